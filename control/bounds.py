@@ -4,12 +4,9 @@ from typing import Final
 
 from framegate.control.errors import InvalidArgumentError, Violation
 
-__all__ = ["FIELD_NAMES", "MAX_HOLDERS", "MAX_PAGE_SIZE", "rows_per_page"]
-
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1_000
-MAX_HOLDERS: Final = 100
-"""Of ``Channels.top_holders``."""
+MAX_HOLDERS: Final = 100  # of ``Channels.top_holders``
 FIELD_NAMES: Final = {
     "max_connection_count": "connections",
     "connections_per_second": "connection_rate",
@@ -24,8 +21,7 @@ FIELD_NAMES: Final = {
     "expire_time": "expires_ns",
     "silenced_events": "silenced",
     "processor_count": "processors",
-}
-"""The names of the model's fields by those of the API's, where they differ."""
+}  # the names of the model's fields by those of the API's, where they differ
 
 
 def rows_per_page(asked: int) -> int:

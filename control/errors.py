@@ -21,23 +21,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "AbortedError",
-    "AlreadyExistsError",
-    "ControlError",
-    "DeniedError",
-    "EtagError",
-    "ExhaustedError",
-    "FailedPreconditionError",
-    "InvalidArgumentError",
-    "MalformedRequestError",
-    "NotFoundError",
-    "StartError",
-    "UnavailableError",
-    "UnknownMethodError",
-    "Violation",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Violation:
@@ -48,19 +31,14 @@ class Violation:
 
 
 class ControlError(Exception):
-    """Base of the errors of the control plane.
-
-    Attributes:
-        metadata: the values in the message, for programs.
-        changed: what was changed although the call failed (``control.steering.transactions.Changed``); None: nothing was.
-    """
+    """Base of the errors of the control plane."""
 
     def __init__(self, message: str, *, reason: str, **metadata: str) -> None:
         super().__init__(message)
-        self.changed: Any = None
+        self.changed: Any = None  # what was changed although the call failed (``control.steering.transactions.Changed``); None: nothing was
         self.message = message
         self.reason = reason
-        self.metadata = metadata
+        self.metadata = metadata  # the values in the message, for programs
 
 
 class NotFoundError(ControlError):

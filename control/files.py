@@ -11,17 +11,11 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "read_file", "stamp"]
+Contents = Mapping[str, bytes]  # Contents of files, by path
+Stamp = tuple[tuple[int, ...], ...]  # Stamps of files, in order; of a file without stat, the number of the error
 
-Contents = Mapping[str, bytes]
-"""Contents of files, by path."""
-Stamp = tuple[tuple[int, ...], ...]
-"""Stamps of files, in order; of a file without stat, the number of the error."""
-
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""The default limit of all files of one source together."""
-_FRESH_NS: Final = 3_000_000_000
-"""More than the coarsest resolution of a file system's clock, which is 2 s."""
+MAX_BYTES: Final = 16 * 1024 * 1024  # the default limit of all files of one source together
+_FRESH_NS: Final = 3_000_000_000  # more than the coarsest resolution of a file system's clock, which is 2 s
 _MODIFIED, _CHANGED = 3, 4
 
 

@@ -9,8 +9,6 @@ from typing import Final
 from framegate.control.status import Attributes
 from framegate.proxy.cells import LISTENER, METRICS
 
-__all__ = ["Meters"]
-
 _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric in METRICS if metric.source == "control"}
 _COUNTERS: Final = {
     metric.name.removeprefix("framegate."): len(metric.attributes)
@@ -57,7 +55,6 @@ class Meters:
                 del self._values[name, values]
 
     def value(self, name: str, *values: str) -> float:
-        """The value of one counter."""
         return self._values.get((name, values), 0)
 
     def snapshot(self) -> dict[tuple[str, Attributes], float]:

@@ -12,29 +12,20 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Final
 
-__all__ = ["Notifier"]
-
-SEND_TIMEOUT_S: Final = 0.2
-"""How long the loop may wait for a manager whose queue is full. Then the message is lost, which is a row."""
-STOP_MARGIN_MS: Final = 15_000
-"""The time of a stop after the drain: the tap is flushed, processors end, the last counts are exported."""
+SEND_TIMEOUT_S: Final = 0.2  # How long the loop may wait for a manager whose queue is full. Then the message is lost, which is a row.
+STOP_MARGIN_MS: Final = 15_000  # the time of a stop after the drain: the tap is flushed, processors end, the last counts are exported
 
 
 class Notifier:
-    """Sends messages to the manager. On the event loop's thread.
-
-    Args:
-        environment: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are removed from it.
-        on_failure: gets the reason of the first of several failures in a row.
-
-    Attributes:
-        interval_s: the time between two keep-alive messages, half of the manager's limit; 0: it asks for none.
+    """Sends messages to the manager. On the event loop's thread. ``environment``: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are
+    removed from it. ``on_failure``: gets the reason of the first of several failures in a row.
     """
 
     def __init__(self, environment: MutableMapping[str, str], on_failure: Callable[[str], None]) -> None:
         self._address: Final = environment.pop("NOTIFY_SOCKET", "")
         self._on_failure: Final = on_failure
         interval_s = _interval_s(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        # the time between two keep-alive messages, half of the manager's limit; 0: it asks for none
         self.interval_s: Final = interval_s if self._address else 0.0
         self._failed = False
         self._stopping = False

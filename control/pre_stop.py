@@ -10,17 +10,13 @@ import os
 import signal
 import sys
 
-__all__ = ["signal_server"]
-
 _INT = 4  # bytes
 _CREDENTIALS = 3 * _INT  # ``struct ucred``: process, user, group
 
 
 def signal_server(path: str) -> None:
-    """Send SIGUSR1 to the process that listens on a Unix socket, as this PID namespace sees it.
-
-    Raises:
-        OSError: nobody listens, or the process belongs to another user.
+    """Send SIGUSR1 to the process that listens on a Unix socket, as this PID namespace sees it. Raises OSError: nobody listens, or the process
+    belongs to another user.
     """
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from framegate.control.tap.keeper import TapKeeper
     from framegate.control.tap.shipping import ShippingProcess
 
-__all__ = ["Proxy"]
-
 GC_THRESHOLD: Final = 20_000
 """Allocations between two runs of the cycle collector: those of a few thousand connections. A connection leaves no reference cycles."""
 SERVICE_GRACE_MS: Final = 500

@@ -30,8 +30,6 @@ from framegate.control.runtime import Proxy
 from framegate.control.task_monitor import TaskMonitor, catch_in_loop, catch_in_process
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "Signals", "serve"]
-
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 2
 SWITCH_INTERVAL_S: Final = 0.0001
@@ -151,11 +149,8 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
 
 
 def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
-    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line.
-
-    Args:
-        path: of the configuration.
-        log_format: how rows are written; None: as the configuration says.
+    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line. ``log_format``: how rows are written; None: as
+    the configuration says.
     """
     signals = Signals()
     _leave_no_core()

@@ -10,53 +10,15 @@ from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import MAX_PROCESSORS, MIB, POOL_SIZE, Forwarding, PoolKind, ProxyConfig, TapRule
 from framegate.proxy.server.rows import EndpointRow
 
-__all__ = [
-    "RETIRED",
-    "TAP_RULE",
-    "Attributes",
-    "BrokerState",
-    "BrokerStatus",
-    "BuildInfo",
-    "CertificateStatus",
-    "ChannelAction",
-    "ChannelVerb",
-    "ClientMeasure",
-    "ClientRank",
-    "DrainResult",
-    "HandlerProcessStatus",
-    "HandlerStatus",
-    "Health",
-    "Holder",
-    "Limit",
-    "ListenerStatus",
-    "LogStatus",
-    "Origin",
-    "Outcome",
-    "PoolShare",
-    "PoolStatus",
-    "ProcessorState",
-    "ProcessorStatus",
-    "ReloadOutcome",
-    "ReloadResult",
-    "TapRuleStatus",
-    "TapStop",
-    "UpstreamStatus",
-    "UserStatus",
-    "UsersStatus",
-]
-
-RETIRED: Final = -1
-"""The number of the slot that has the counters of all removed slots."""
+RETIRED: Final = -1  # the number of the slot that has the counters of all removed slots
 PROCESSORS: Final = keys(ProxyConfig)["processors"]._replace(range=(1, MAX_PROCESSORS))
 """Of a number in force; in a file 0 stands for one that follows the container."""
-TAP_RULE: Final = "tap rule"
-"""The kind of resource in errors (``NotFoundError``)."""
+TAP_RULE: Final = "tap rule"  # the kind of resource in errors (``NotFoundError``)
 Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
 """Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
 ChannelVerb = Literal["mute", "unmute", "close", "throttle"]
-ClientMeasure = Literal["bytes", "frames", "held", "refusals", "logins"]
-"""What clients are ranked by; the last one: failed logins."""
+ClientMeasure = Literal["bytes", "frames", "held", "refusals", "logins"]  # what clients are ranked by; the last one: failed logins
 ReloadResult = Literal["unchanged", "replaced", "refused"]
 BrokerState = Literal["up", "down", "no_port", "gone"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
@@ -74,37 +36,28 @@ class HandlerStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerProcessStatus:
-    """One slot of a handler process and its process; counts begin with each process.
-
-    Attributes:
-        pid: 0: there is no process.
-        restarts, last_reason, last_ended_ns: number of processes after the first, and why and when (since 1970) the last one ended; empty and 0: none
-            has ended.
-        started_ns: since 1970.
-        handled, failed: frames, and frames for which a handler raised an exception.
-        in_handler, queued: frames that are being handled, and frames that wait.
-        oldest_ms: how long the oldest frame in a handler has been there; 0: there is none.
-        busy: share of the last seconds in which a frame was being handled, 0.0 to 1.0.
-        resident: bytes.
-        handlers: by listener; empty before the process is ready.
-    """
+    """One slot of a handler process and its process; counts begin with each process."""
 
     slot: int
-    pid: int
+    pid: int  # 0: there is no process
     generation: int
     state: ProcessorState
+    # restarts, last_reason, last_ended_ns: number of processes after the first, and why and when (since 1970) the last one ended; empty and 0: none
+    # has ended
     restarts: int
     last_reason: str
     last_ended_ns: int
-    started_ns: int
+    started_ns: int  # since 1970
+    # handled, failed: frames, and frames for which a handler raised an exception
     handled: int
     failed: int
+    # in_handler, queued: frames that are being handled, and frames that wait
     in_handler: int
     queued: int
-    oldest_ms: int
-    busy: float
-    resident: int
-    handlers: tuple[HandlerStatus, ...]
+    oldest_ms: int  # how long the oldest frame in a handler has been there; 0: there is none
+    busy: float  # share of the last seconds in which a frame was being handled, 0.0 to 1.0
+    resident: int  # bytes
+    handlers: tuple[HandlerStatus, ...]  # by listener; empty before the process is ready
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,60 +97,42 @@ class UpstreamStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:
-    """One broker of a cluster, as clients of one listener reach it.
-
-    Attributes:
-        node: its node id.
-        address: its own, ``host:port``.
-        advertised: the address that clients are told; empty: they are told that of the bootstrap.
-        rack: empty: none.
-        state: ``up``; ``down``: each of its addresses has failed, or its name has none; ``no_port``: clients of this listener cannot reach it;
-            ``gone``: the cluster does not name it any more, and connections are left. ``reason`` says why, except of ``up``.
-        connections: open now.
-    """
+    """One broker of a cluster, as clients of one listener reach it."""
 
     upstream: str
     listener: str
-    node: int
-    address: str
-    advertised: str
-    rack: str
+    node: int  # its node id
+    address: str  # its own, ``host:port``
+    advertised: str  # the address that clients are told; empty: they are told that of the bootstrap
+    rack: str  # empty: none
+    # ``up``; ``down``: each of its addresses has failed, or its name has none; ``no_port``: clients of this listener cannot reach it; ``gone``: the
+    # cluster does not name it any more, and connections are left. ``reason`` says why, except of ``up``.
     state: BrokerState
     reason: str
-    connections: int
+    connections: int  # open now
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
-    """One certificate in force.
+    """One certificate in force."""
 
-    Attributes:
-        owner: ``listener/NAME`` or ``upstream/NAME``.
-        use: the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl`` for a revocation list.
-        position: in the file, from 0.
-        subject, issuer: in RFC 4514 form.
-        names: the alternative names, for example ``DNS:host``.
-        serial, fingerprint: in hexadecimal; the fingerprint is SHA-256.
-        begins, ends: seconds since 1970.
-        store: how often its owner's files were loaded, including the start.
-        loaded_ns: when they were loaded last, since 1970.
-        error: why the present contents of its owner's files are not in force; empty if they are.
-    """
-
-    owner: str
-    use: str
+    owner: str  # ``listener/NAME`` or ``upstream/NAME``
+    use: str  # the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl`` for a revocation list
     file: str
-    position: int
+    position: int  # in the file, from 0
+    # subject, issuer: in RFC 4514 form
     subject: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the alternative names, for example ``DNS:host``
     issuer: str
+    # serial, fingerprint: in hexadecimal; the fingerprint is SHA-256
     serial: str
     fingerprint: str
+    # begins, ends: seconds since 1970
     begins: float
     ends: float
-    store: int
-    loaded_ns: int
-    error: str
+    store: int  # how often its owner's files were loaded, including the start
+    loaded_ns: int  # when they were loaded last, since 1970
+    error: str  # why the present contents of its owner's files are not in force; empty if they are
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +186,6 @@ class PoolShare:
 
     @property
     def usage(self) -> int:
-        """Bytes of all kinds."""
         return self.begun + self.pending + self.tls
 
 
@@ -273,16 +207,13 @@ class PoolStatus:
 
     @property
     def usage(self) -> int:
-        """Bytes that all processors hold."""
         return sum(item.usage for item in self.shares)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientRank:
-    """A client, or what failed logins have in common, and how much of a measure it has.
-
-    ``principal``: of failed logins the name that was tried, or ``clients.MANY``, as ``address`` may be. ``value``: per second, or bytes held, and
-    never too high. ``share``: of all clients of the listener.
+    """A client, or what failed logins have in common, and how much of a measure it has. ``principal``: of failed logins the name that was tried, or
+    ``clients.MANY``, as ``address`` may be. ``value``: per second, or bytes held, and never too high. ``share``: of all clients of the listener.
     """
 
     listener: str
@@ -295,10 +226,8 @@ class ClientRank:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Memory of the pool that one side (``downstream``, ``upstream``) of a channel holds, of one kind (``begun``, ``pending``, ``tls``).
-
-    ``muted``: why that side is not read; ``muted_ns``: since when, 0 if it is read; ``last_active_ns``: when a byte last moved there. Times are
-    CLOCK_REALTIME.
+    """Memory of the pool that one side (``downstream``, ``upstream``) of a channel holds, of one kind (``begun``, ``pending``, ``tls``). ``muted``:
+    why that side is not read; ``muted_ns``: since when, 0 if it is read; ``last_active_ns``: when a byte last moved there. Times are CLOCK_REALTIME.
     """
 
     channel: int
@@ -314,32 +243,25 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelAction:
-    """What an operator does to channels for some time, or to new ones as well.
+    """What an operator does to channels for some time, or to new ones as well."""
 
-    Attributes:
-        number: names it; 0: it is not kept, because it is over when it is done.
-        filter: of the channels; empty: they were named by id.
-        request_rate, response_rate: of ``throttle``: bytes per second of each channel; 0: no limit.
-        standing: it is done to new connections, too.
-        created_ns, expires_ns: since 1970; ``expires_ns`` 0: it does not expire.
-    """
-
-    number: int
+    number: int  # names it; 0: it is not kept, because it is over when it is done
     verb: ChannelVerb
-    filter: str
+    filter: str  # of the channels; empty: they were named by id
     reason: str
+    # request_rate, response_rate: of ``throttle``: bytes per second of each channel; 0: no limit
     request_rate: int = 0
     response_rate: int = 0
-    standing: bool = False
+    standing: bool = False  # it is done to new connections, too
+    # created_ns, expires_ns: since 1970; ``expires_ns`` 0: it does not expire
     created_ns: int = 0
     expires_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a change of channels: ids for which it is in force, and ids that are not open, or not any more.
-
-    ``action``: what is kept of it; None: nothing.
+    """The result of a change of channels: ids for which it is in force, and ids that are not open, or not any more. ``action``: what is kept of it;
+    None: nothing.
     """
 
     affected: tuple[int, ...]
@@ -405,9 +327,7 @@ class TapRuleStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserStatus:
-    """A user with a password: the iterations of the stored credentials, by mechanism. Nothing else of them is shown.
-    ``etag`` changes with them.
-    """
+    """A user with a password: the iterations of the stored credentials, by mechanism. Nothing else of them is shown. ``etag`` changes with them."""
 
     name: str
     mechanisms: Mapping[str, int]
@@ -424,15 +344,9 @@ class UsersStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatus:
-    """Which rows are written, and how.
-
-    Attributes:
-        level: the lowest level that is written.
-        silenced: names of events whose rows are not written.
-        dropped: rows that were dropped since the start.
-    """
+    """Which rows are written, and how."""
 
     format: LogFormat
-    level: LogLevel = "info"
-    silenced: tuple[str, ...] = ()
-    dropped: int = 0
+    level: LogLevel = "info"  # the lowest level that is written
+    silenced: tuple[str, ...] = ()  # names of events whose rows are not written
+    dropped: int = 0  # rows that were dropped since the start

@@ -17,13 +17,10 @@ from typing import Any, Final
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 
-__all__ = ["TICK_S", "LoopLag", "MonitoredTask", "TaskMonitor", "catch_in_loop", "catch_in_process"]
-
 TICK_S: Final = 0.5
 LEAST_LAG_S: Final = 1.0
 LONG_LAG_S: Final = 3.0
-_PAUSE_S: Final = 1.0
-"""After a step that failed, so that a task that always fails does not fill the log or use up a CPU."""
+_PAUSE_S: Final = 1.0  # after a step that failed, so that a task that always fails does not fill the log or use up a CPU
 
 
 class MonitoredTask:
@@ -37,7 +34,6 @@ class MonitoredTask:
         self._heartbeat_ns = time.monotonic_ns()
 
     def heartbeat(self) -> None:
-        """Report progress."""
         self._heartbeat_ns = time.monotonic_ns()
 
     def failed(self, error: BaseException) -> None:
@@ -77,11 +73,8 @@ class TaskMonitor:
         self._jobs: list[MonitoredTask] = []
 
     def job(self, name: str, limit_s: float) -> MonitoredTask:
-        """A new task; its limit counts from now on.
-
-        Args:
-            name: one of ``framegate.proxy.cells.TASKS``.
-            limit_s: the task is stalled after this time without a heartbeat.
+        """A new task; its limit counts from now on. ``name``: one of ``framegate.proxy.cells.TASKS``. ``limit_s``: the task is stalled after this
+        time without a heartbeat.
         """
         job = MonitoredTask(name, limit_s, self.failed)
         self._jobs.append(job)

@@ -14,17 +14,11 @@ from typing import Final
 
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["BACKLOG", "Server", "bind", "response"]
-
-MAX_CONNECTIONS: Final = 512
-"""At once. One more closes the connection that has been without a request for longest."""
-TIME_LIMIT_S: Final = 5.0
-"""For the request, and once more for the answer."""
+MAX_CONNECTIONS: Final = 512  # At once. One more closes the connection that has been without a request for longest.
+TIME_LIMIT_S: Final = 5.0  # for the request, and once more for the answer
 _HEAD_BYTES: Final = 8192
-BACKLOG: Final = 1024
-"""Connections that wait in the kernel. The client of one more repeats its attempt after a second."""
-_ACCEPTS: Final = 64
-"""Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest."""
+BACKLOG: Final = 1024  # Connections that wait in the kernel. The client of one more repeats its attempt after a second.
+_ACCEPTS: Final = 64  # Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 
@@ -32,11 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 def bind(address: str, *, beside: bool = False) -> socket.socket:
-    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError.
-
-    Args:
-        beside: the address may overlap with that of another socket of this process that shares it (SO_REUSEPORT). It does not listen yet, so
-            clients still connect to the other one.
+    """A socket that listens on ``host:port`` or ``[v6]:port``; port 0 asks the kernel for a free one. Raises OSError. ``beside``: the address may
+    overlap with that of another socket of this process that shares it (SO_REUSEPORT). It does not listen yet, so clients still connect to the other
+    one.
     """
     parsed = parse_address(address, port_zero=True, unix=False)
     sock = socket.socket(socket.AF_INET6 if parsed.kind == "ipv6" else socket.AF_INET, socket.SOCK_STREAM)
@@ -67,13 +59,10 @@ class Server:
         answer: returns the answer to the head of a request, up to the empty line; called on the loop.
         body_limit: the most bytes of a body. If it is not 0, ``answer`` gets head and body, and is called in a thread.
         tls: the certificate to serve with; None: in plain text.
-
-    Attributes:
-        refused: connections that were closed without a complete answer.
     """
 
     def __init__(self, sock: socket.socket, answer: Callable[[bytes], bytes], *, body_limit: int = 0, tls: ssl.SSLContext | None = None) -> None:
-        self.refused = 0
+        self.refused = 0  # connections that were closed without a complete answer
         self._socket = sock
         self._answer = answer
         self._body_limit = body_limit
@@ -83,7 +72,6 @@ class Server:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answer requests from now on, on this loop."""
         self._server = await asyncio.start_server(
             self._connected,
             sock=self._socket,

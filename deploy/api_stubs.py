@@ -29,13 +29,8 @@ def _plugin(name: str) -> str:
 
 
 def generate(output: pathlib.Path, source: pathlib.Path = ROOT / "proto") -> list[pathlib.Path]:
-    """Write the stubs of every .proto file below ``source`` into ``output/control/v1``.
-
-    Returns:
-        The files written, relative to ``output``, sorted.
-
-    Raises:
-        FileNotFoundError: a tool is missing. subprocess.CalledProcessError: protoc refused a file; it said why on stderr.
+    """Write the stubs of every .proto file below ``source`` into ``output/control/v1``. Returns: The files written, relative to ``output``, sorted.
+    Raises FileNotFoundError: a tool is missing. subprocess.CalledProcessError: protoc refused a file; it said why on stderr.
     """
     import grpc_tools  # type: ignore[import-untyped]
 

@@ -62,8 +62,7 @@ USUAL = {"compiling and building the wheel": "1 to 5 minutes", "installing what 
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 PYTHON = "{}-{}.{}.{}".format(sys.implementation.name, *sys.version_info)
-COMPILED = "compiled-" + PYTHON
-"""The folder of the cache in which the build hook keeps what it compiled."""
+COMPILED = "compiled-" + PYTHON  # the folder of the cache in which the build hook keeps what it compiled
 LINE_EVERY_S = 10
 GRACE_S = 10
 
@@ -417,10 +416,8 @@ def folder_of(kind: str) -> Path:
 
 
 def set_up(kind: str) -> str:
-    """Bring an environment up to date; returns what its hot path is: compiled or pure.
-
-    The stamp has up to three words: digests of the Python, of the requirements, and of the installed wheel. Words of steps that are not finished are
-    missing.
+    """Bring an environment up to date; returns what its hot path is: compiled or pure. The stamp has up to three words: digests of the Python, of the
+    requirements, and of the installed wheel. Words of steps that are not finished are missing.
     """
     environment, extras = folder_of(kind), KINDS[kind][1]
     python, stamp = str(environment / "bin" / "python"), environment / "framegate.stamp"

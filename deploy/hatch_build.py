@@ -27,16 +27,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "framegate"
-"""The package that has `proxy` when installed, and the name of the compiled group."""
+PACKAGE = "framegate"  # the package that has `proxy` when installed, and the name of the compiled group
 
 LINKS = {
     "framegate/proxy": "proxy",
     "framegate/control": "control",
     "pyspark_framegate/__init__.py": "proxy/pipeline/pyspark_framegate.py",
     "pyspark_framegate/py.typed": "proxy/py.typed",
-}
-"""The links in ``.src``: sources of the checkout by their installed names."""
+}  # the links in ``.src``: sources of the checkout by their installed names
 
 
 def link_sources(root: Path) -> None:
@@ -196,10 +194,8 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def main(modules: list[str]) -> None:
-    """Compile the modules named, in the working directory, in place.
-
-    There is one C file for each module, so that all processors compile. The interpreter's flags include ``-Wall``, and some of its passes take longer
-    than the optimization of mypyc's code: ``-w`` switches them off.
+    """Compile the modules named, in the working directory, in place. There is one C file for each module, so that all processors compile. The
+    interpreter's flags include ``-Wall``, and some of its passes take longer than the optimization of mypyc's code: ``-w`` switches them off.
     """
     sys.path.pop(0)  # this folder, whose modules must not shadow libraries
     from mypyc.build import mypycify

@@ -67,8 +67,7 @@ def read(archive: Path, words: Iterable[bytes] = ()) -> Image:
         archive: of one image.
         words: that no file may contain.
 
-    Raises:
-        ValueError: it is not an archive in OCI's layout with one image.
+    Raises ValueError: it is not an archive in OCI's layout with one image.
     """
     try:
         with tarfile.open(archive) as outer:

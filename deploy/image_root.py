@@ -83,11 +83,7 @@ def programs(root: Path) -> list[Path]:
 
 
 def libraries(output: str) -> set[Path]:
-    """The paths in the output of ``ldd``.
-
-    Raises:
-        MissingError: a library was not found.
-    """
+    """The paths in the output of ``ldd``. Raises MissingError: a library was not found."""
     found: set[Path] = set()
     for line in output.splitlines():
         name, _, target = line.strip().partition(" => ")
@@ -172,10 +168,8 @@ def put_packages(root: Path, names: list[str]) -> None:
 
 
 def compile_bytecode(root: Path, folders: list[Path]) -> None:
-    """Write bytecode beside every source, in the order of the names, except of modules that are compiled to a library.
-
-    Raises:
-        MissingError: a source is not valid in this version of Python.
+    """Write bytecode beside every source, in the order of the names, except of modules that are compiled to a library. Raises MissingError: a source
+    is not valid in this version of Python.
     """
     strip, prepend = (None, None) if root == Path("/") else (str(root), "/")
     for folder in folders:

@@ -69,11 +69,7 @@ class Echo(socketserver.ThreadingTCPServer):
 
 
 def said(command: list[str], what: str) -> str:
-    """The output of a command, stdout and stderr.
-
-    Raises:
-        TrialError: it failed, or took longer than a minute.
-    """
+    """The output of a command, stdout and stderr. Raises TrialError: it failed, or took longer than a minute."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=STEP_S, check=False
@@ -92,11 +88,7 @@ def free_port() -> int:
 
 
 def exchange(port: int, body: bytes, seconds: float) -> bytes:
-    """Send one frame, and read one.
-
-    Raises:
-        OSError: there is no listener, or the connection ended.
-    """
+    """Send one frame, and read one. Raises OSError: there is no listener, or the connection ended."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as client:
         client.sendall(struct.pack(">i", len(body)) + body)
         with client.makefile("rb") as stream:
@@ -107,11 +99,7 @@ def exchange(port: int, body: bytes, seconds: float) -> bytes:
 
 
 def first_answer(container: subprocess.Popen[bytes], port: int) -> bytes:
-    """Send a frame until there is an answer.
-
-    Raises:
-        TrialError: the container ended, or no answer came in time.
-    """
+    """Send a frame until there is an answer. Raises TrialError: the container ended, or no answer came in time."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -133,10 +121,8 @@ def try_version(engine: Engine, image: str, version: str) -> str:
 
 
 def try_frame(engine: Engine, image: str) -> float:
-    """Send a frame through a container; returns the seconds until the first answer.
-
-    Raises:
-        TrialError: the frame came back changed, the admin socket did not answer, the container wrote outside its volumes, or it ended with an error.
+    """Send a frame through a container; returns the seconds until the first answer. Raises TrialError: the frame came back changed, the admin socket
+    did not answer, the container wrote outside its volumes, or it ended with an error.
     """
     name = f"framegate-trial-{os.getpid()}"
     listener = free_port()

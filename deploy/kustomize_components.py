@@ -24,8 +24,7 @@ _LAYOUT: Final = Layout(2, 2, "\n")
 _GENERATED: Final = "# Written by `make pages`, from control/kubernetes/sidecar.yaml.\n"
 _CLAIM: Final = "framegate-tap"
 _BUDGET_LABEL: Final = "framegate.io/disruption-budget"
-_OWN_GRACE: Final = "framegate.io/grace-period"
-"""An annotation of a workload; with ``own`` its grace period is long enough."""
+_OWN_GRACE: Final = "framegate.io/grace-period"  # an annotation of a workload; with ``own`` its grace period is long enough
 _LEAST_S: Final = grace_least_s(DEFAULT_REQUIREMENTS)
 _GRACE: Final = re.compile(r"^(?:  #.*\n)*  terminationGracePeriodSeconds: .*\n", re.MULTILINE)
 
@@ -151,8 +150,7 @@ _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
         "# For several applications write one budget each (`framegate inject --disruption-budget` does).",
         Wanted(disruption_budget=True),
     ),
-}
-"""The comment and the object of each option."""
+}  # the comment and the object of each option
 _CLAIM_ABOUT: Final = (
     "The tap on the PersistentVolumeClaim framegate-tap, which outlives the pod and which Spark's pods mount (deploy/spark). Patch its size, class\n"
     "# and access modes in your overlay; with ReadWriteOnce, Spark's pod must run on framegate's node.\n"

@@ -63,8 +63,7 @@ MEANINGS: Final = (
     ("detail", "details of the cause; left out: none"),
     ("side", "the side that caused the end: `downstream` (the client), `upstream`, or `internal` (framegate)"),
     ("closed_ns", "when the connection ended"),
-)
-"""Meaning of the fields in rows of connections."""
+)  # Meaning of the fields in rows of connections
 
 
 def _bare(hint: Any) -> Any:

@@ -63,11 +63,7 @@ class Workshop:
         return environment.locked(self.folder / "lock", f"waiting for another process that works in {self.folder}")
 
     def go(self, words: list[str], text: str, folder: Path | None = None) -> str:
-        """Run Go with its modules and results in this folder; returns its standard output.
-
-        Raises:
-            ProgramError: there is no Go, or it failed.
-        """
+        """Run Go with its modules and results in this folder; returns its standard output. Raises ProgramError: there is no Go, or it failed."""
         return self.go_tool(["go", *words], text, folder)
 
     def go_tool(self, command: list[str], text: str, folder: Path | None = None) -> str:
@@ -87,8 +83,7 @@ class Workshop:
             folder: working directory; None: the workshop's folder.
             variables: its environment; None: that of this process.
 
-        Raises:
-            ProgramError: it failed, or took longer than an hour.
+        Raises ProgramError: it failed, or took longer than an hour.
         """
         started = time.monotonic()
         log, output = self.folder / "build.log", self.folder / "output"

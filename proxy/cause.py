@@ -3,8 +3,6 @@
 import enum
 from typing import Final
 
-__all__ = ["FAULTY_CAUSES", "ORDERLY_CAUSES", "Cause"]
-
 
 class Cause(enum.StrEnum):
     """The cause of a close. The first that occurs is the cause of both channels of a pair."""
@@ -38,5 +36,4 @@ class Cause(enum.StrEnum):
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""
-FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})
-"""Causes that are faults of framegate or of a handler."""
+FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})  # Causes that are faults of framegate or of a handler

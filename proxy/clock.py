@@ -3,8 +3,6 @@
 import abc
 import time
 
-__all__ = ["Clock", "MonotonicClock"]
-
 
 class Clock(abc.ABC):
     """A monotonic clock in nanoseconds."""

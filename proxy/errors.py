@@ -20,39 +20,15 @@
 
 from typing import Literal
 
-__all__ = [
-    "AuthenticationError",
-    "ConfigError",
-    "ConnectError",
-    "FrameTooLargeError",
-    "IllegalTransitionError",
-    "InternalError",
-    "KafkaFormatError",
-    "LoginError",
-    "NegativeSizeError",
-    "PeerError",
-    "ProxyError",
-    "Side",
-    "TlsError",
-    "TransportError",
-    "WrongProtocolError",
-    "quoted",
-    "shown",
-]
-
 Side = Literal["downstream", "upstream", "internal"]
 
 
 class ProxyError(Exception):
-    """The base of the tree.
-
-    Attributes:
-        side: that caused the error: the client, the upstream, or framegate itself.
-    """
+    """The base of the tree."""
 
     def __init__(self, message: str, *, side: Side = "internal") -> None:
         super().__init__(message)
-        self.side: Side = side
+        self.side: Side = side  # that caused the error: the client, the upstream, or framegate itself
 
 
 class ConfigError(ProxyError):
@@ -121,33 +97,22 @@ class TlsError(TransportError):
 
 
 class AuthenticationError(ProxyError):
-    """The other end did not prove its identity.
-
-    Attributes:
-        answer: the body of the frame to send to it; empty: none.
-        attempted: the name that it gave, cut but not escaped; empty: none, or not known.
-        failure: of a client's SASL: the word of ``cells.metrics.AUTHENTICATION_ERRORS``; empty: of something else.
-    """
+    """The other end did not prove its identity."""
 
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
-        self.answer = answer
-        self.attempted = ""
-        self.failure = ""
+        self.answer = answer  # the body of the frame to send to it; empty: none
+        self.attempted = ""  # the name that it gave, cut but not escaped; empty: none, or not known
+        self.failure = ""  # of a client's SASL: the word of ``cells.metrics.AUTHENTICATION_ERRORS``; empty: of something else
 
 
 class LoginError(AuthenticationError):
-    """Our login to an upstream failed.
-
-    Attributes:
-        refused: the upstream refused it, or is not genuine; otherwise the secret was not available.
-        denied: there is no login for this client, so the client is refused; otherwise the client is not at fault.
-    """
+    """Our login to an upstream failed."""
 
     def __init__(self, message: str, *, refused: bool, denied: bool = False) -> None:
         super().__init__(message, side="upstream")
-        self.refused = refused
-        self.denied = denied
+        self.refused = refused  # the upstream refused it, or is not genuine; otherwise the secret was not available
+        self.denied = denied  # there is no login for this client, so the client is refused; otherwise the client is not at fault
 
 
 class InternalError(ProxyError):

@@ -136,7 +136,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def skipped_reason(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Why a test was skipped."""
     said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return said.removeprefix("Skipped: ")
 

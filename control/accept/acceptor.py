@@ -30,16 +30,12 @@ from framegate.proxy.config.address import format_peer
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
 from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 
-__all__ = ["Acceptor", "PassedConnection", "Target"]
-
 _ACCEPTS_PER_EVENT: Final = 64
 _IPV4: Final = int(socket.AF_INET)
 _WAIT_S: Final = 0.05
 _BEAT_S: Final = 1.0
-STANDS_S: Final = 5.0
-"""A thread without a heartbeat for so long has stalled, and the health check fails."""
-_COMPLAINT_NS: Final = 1_000_000_000
-"""Least time between two log rows about errors that may happen many times a second; all of them are counted."""
+STANDS_S: Final = 5.0  # a thread without a heartbeat for so long has stalled, and the health check fails
+_COMPLAINT_NS: Final = 1_000_000_000  # least time between two log rows about errors that may happen many times a second; all of them are counted
 _GONE: Final = frozenset(
     {
         errno.ECONNABORTED,
@@ -54,8 +50,7 @@ _GONE: Final = frozenset(
         errno.ENOPROTOOPT,
         errno.EOPNOTSUPP,
     }
-)
-"""Errors of one connection (accept(2)): it has left the backlog, so the next one can be accepted at once."""
+)  # Errors of one connection (accept(2)): it has left the backlog, so the next one can be accepted at once
 _DYING: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 """Errors of a socket to a processor that has ended; the supervisor removes it from the targets."""
 
@@ -92,11 +87,6 @@ class Acceptor:
         task_monitor: watches the thread.
         limits: the first limits of the node and of addresses; those of listeners are in their configurations.
         clock: for quotas; monotonic, in ns.
-
-    Attributes:
-        listeners: of the configuration in force, by name.
-        leaving: those that were removed, until ``settle`` finds that they have no connection.
-        handed: connections that processors got, which the event loop has not counted yet.
     """
 
     def __init__(
@@ -108,10 +98,11 @@ class Acceptor:
         limits: LimitsConfig = UNLIMITED_NODE,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.listeners = {item.config.name: item for item in listeners}
-        self.leaving: dict[str, Listening] = {}
+        self.listeners = {item.config.name: item for item in listeners}  # of the configuration in force, by name
+        self.leaving: dict[str, Listening] = {}  # those that were removed, until ``settle`` finds that they have no connection
         quotas = ConnectionQuotas(limits_in_force(limits, {item.config.name: item.config.limits for item in listeners}), limits.protected_listener)
         self._admission = Admission(quotas, meters, log, clock)
+        # connections that processors got, which the event loop has not counted yet
         self.handed: collections.deque[PassedConnection] = collections.deque()
         self._meters = meters
         self._log = log
@@ -131,7 +122,6 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name="framegate-acceptor", daemon=True)
 
     def start(self) -> None:
-        """Listen on every socket and accept. Raises StartError."""
         for listening in self.listeners.values():
             listening.listen()
             self._epoll.register(listening.sock.fileno(), select.EPOLLIN)
@@ -154,7 +144,6 @@ class Acceptor:
 
     @property
     def open(self) -> int:
-        """The open connections of all listeners."""
         return sum(listening.open for listening in (*self.listeners.values(), *self.leaving.values()))
 
     @property
@@ -163,7 +152,6 @@ class Acceptor:
         return bool(self._removed)
 
     def of(self, listener: str) -> Listening:
-        """A listener, which may be leaving."""
         return self.listeners.get(listener) or self.leaving[listener]
 
     def set_limits(self, limits: LimitsInForce, protected: str | None = None) -> None:
@@ -175,7 +163,6 @@ class Acceptor:
 
     @property
     def refusals(self) -> Refusals:
-        """The connections that quotas refused."""
         return self._admission.refusals
 
     def put(self, listeners: Mapping[str, Listening]) -> None:
@@ -255,7 +242,6 @@ class Acceptor:
             listening.close()
 
     def close(self) -> None:
-        """Close the descriptors, after ``stop``."""
         self._admission.close()
         self._epoll.close()
         os.close(self._wake)
@@ -370,7 +356,6 @@ class Acceptor:
         return None
 
     def _drop(self, held: "list[_PendingConnection]") -> None:
-        """Close the connections that no processor took."""
         for item in held:
             close_descriptor(item.descriptor)
             self._admission.take_back(item.handover.listener, item.handover.peer)
@@ -443,10 +428,9 @@ class Acceptor:
             close_descriptor(item.descriptor)
 
     def _wait_for_room(self, listener: str, error: OSError | None) -> None:
-        """Wait until a queue has room, the processors change, or a moment has passed.
-
-        After an error the sockets are not polled: the processor is ending, and the supervisor will report it, or the kernel lacks a resource
-        (ETOOMANYREFS: too many descriptors in transit) while the queue is not full.
+        """Wait until a queue has room, the processors change, or a moment has passed. After an error the sockets are not polled: the processor is
+        ending, and the supervisor will report it, or the kernel lacks a resource (ETOOMANYREFS: too many descriptors in transit) while the queue is
+        not full.
         """
         began = time.monotonic()
         if error is None:

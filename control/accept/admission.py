@@ -19,35 +19,25 @@ from framegate.control.meters import Meters
 from framegate.proxy.config.limits import LimitsInForce, client_key
 from framegate.proxy.relay.frequent import Frequent, Key
 
-__all__ = ["MAX_PARKED", "Admission", "DelayedClose", "Refusals", "close_descriptor"]
-
-MAX_PARKED: Final = 1_000
-"""Connections that are closed later, at most."""
+MAX_PARKED: Final = 1_000  # Connections that are closed later, at most
 _ADDRESSES: Final = 50
-_ROWS_NS: Final = 1_000_000_000
-"""Least time between two rows about the same listener and reason; all of them are counted."""
+_ROWS_NS: Final = 1_000_000_000  # least time between two rows about the same listener and reason; all of them are counted
 
 
 class Refusals:
-    """Refused connections by listener and address, in bounded memory. Any thread.
-
-    Attributes:
-        clients: the addresses with most; totals: of all addresses, by listener.
-    """
+    """Refused connections by listener and address, in bounded memory. Any thread."""
 
     def __init__(self) -> None:
-        self.clients = Frequent(_ADDRESSES)
+        self.clients = Frequent(_ADDRESSES)  # the addresses with most; totals: of all addresses, by listener
         self.totals: collections.Counter[str] = collections.Counter()
         self._lock: Final = threading.Lock()
 
     def add(self, listener: str, peer: str) -> None:
-        """Count one."""
         with self._lock:
             self.clients.add((listener, "", "", client_key(peer)), 1)
             self.totals[listener] += 1
 
     def take(self) -> tuple[dict[Key, int], dict[str, int]]:
-        """Those since the last call, by client and by listener."""
         with self._lock:
             taken = self.clients.counts, self.totals
             self.clients, self.totals = Frequent(_ADDRESSES), collections.Counter()
@@ -55,9 +45,8 @@ class Refusals:
 
 
 class DelayedClose:
-    """Rejected connections, each with the time at which it is closed: a client that is closed at once would try again at once.
-
-    They are in a heap, the earliest first, and bounded, because each needs a descriptor. Used by one thread; ``len`` by any.
+    """Rejected connections, each with the time at which it is closed: a client that is closed at once would try again at once. They are in a heap,
+    the earliest first, and bounded, because each needs a descriptor. Used by one thread; ``len`` by any.
     """
 
     def __init__(self, most: int = MAX_PARKED) -> None:
@@ -80,12 +69,10 @@ class DelayedClose:
         return self._heap[0][0] if self._heap else None
 
     def close_due(self, now_ns: int) -> None:
-        """Close the descriptors that are due."""
         while self._heap and self._heap[0][0] <= now_ns:
             close_descriptor(heapq.heappop(self._heap)[1])
 
     def close(self) -> None:
-        """Close all descriptors."""
         while self._heap:
             close_descriptor(self._heap.pop()[1])
 
@@ -121,14 +108,10 @@ class Admission:
         meters: gets ``connection.rejected`` and ``accept.limited.time``.
         log: gets ``rejected`` and ``accept_waits``, each listener and reason once a second at most.
         clock: monotonic, in ns.
-
-    Attributes:
-        delayed_close: the connections that are closed later.
-        refusals: the connections that were refused.
     """
 
     def __init__(self, quotas: ConnectionQuotas, meters: Meters, log: RowLog, clock: Callable[[], int]) -> None:
-        self.delayed_close: Final = DelayedClose()
+        self.delayed_close: Final = DelayedClose()  # the connections that are closed later
         self._quotas: Final = quotas
         self._meters: Final = meters
         self._log: Final = log
@@ -136,14 +119,13 @@ class Admission:
         self._waiting: Final[dict[str, _Waiting]] = {}
         self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
         self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
-        self.refusals: Final = Refusals()
+        self.refusals: Final = Refusals()  # the connections that were refused
 
     def set_limits(self, limits: LimitsInForce, protected: str | None) -> None:
         """Put other limits, and another protected listener, in force, from the next connection on. Any thread; the caller wakes the acceptor's."""
         self._quotas.limits, self._quotas.protected = limits, protected
 
     def forget(self, listener: str) -> None:
-        """A listener accepts no more."""
         self._waiting.pop(listener, None)
 
     def ended(self, listener: str, peer: str) -> bool:

@@ -29,17 +29,11 @@ from framegate.proxy.auth.messages import (
 )
 from framegate.proxy.errors import ProxyError
 
-__all__ = ["ApiVersions", "answer_in", "common", "common_ranges", "question", "ranges_in"]
-
-INTERVAL_S: Final = 60.0
-"""Between two looks at what is known: brokers are upgraded."""
-PAUSE_S: Final = 0.5
-"""After a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know."""
+INTERVAL_S: Final = 60.0  # between two looks at what is known: brokers are upgraded
+PAUSE_S: Final = 0.5  # after a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know
 MOST_PAUSE_S: Final = 30.0
-TAGGED: Final = (4, 3)
-"""Versions of ApiVersions whose answers have tagged fields, the newest that we know first."""
-EPOCH, FINALIZED = 1, 2
-"""Tagged fields that the brokers of a cluster have in common, in time: of the features that are in force."""
+TAGGED: Final = (4, 3)  # Versions of ApiVersions whose answers have tagged fields, the newest that we know first
+EPOCH, FINALIZED = 1, 2  # Tagged fields that the brokers of a cluster have in common, in time: of the features that are in force
 
 
 def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]:
@@ -93,15 +87,7 @@ def ranges_in(body: bytes) -> tuple[ApiRange, ...]:
 
 
 class ApiVersions:
-    """One upstream's. On the event loop, but for ``known``.
-
-    Args:
-        upstream: its name.
-        addresses: of its endpoints, as the link has them.
-        tls: how an endpoint is spoken to.
-        timeout_s: for one endpoint's answer.
-        header: see ``connected``.
-    """
+    """One upstream's. On the event loop, but for ``known``."""
 
     def __init__(
         self,
@@ -132,11 +118,7 @@ class ApiVersions:
         self._task: Final = asyncio.create_task(self._run())
 
     def known(self, version: int) -> ApiVersionsAnswer:
-        """What it understands, as it says to who asks in this version. Any thread.
-
-        Raises:
-            UnknownApisError: it has not been reached yet, and why.
-        """
+        """What it understands, as it says to who asks in this version. Any thread. Raises UnknownApisError: it has not been reached yet, and why."""
         known = self._known
         if not known:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -145,7 +127,6 @@ class ApiVersions:
         return known[TAGGED[0] if version >= TAGGED[0] else TAGGED[-1]]
 
     def cancel(self) -> None:
-        """Ask no more."""
         self._task.cancel()
 
     async def stop(self) -> None:

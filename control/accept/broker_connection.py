@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
     from framegate.proxy.auth.client import SaslClientSettings
 
-__all__ = ["MAX_ANSWER", "BrokerConnection", "Login", "Tls", "TlsOf", "Wire", "connected", "own_header", "tls_of"]
-
-MAX_ANSWER: Final = 1 << 20
-"""Bytes of an answer; who announces more does not speak Kafka's protocol."""
-Wire = Sequence[Any]
-"""An address as the link has it (``resolver``)."""
+MAX_ANSWER: Final = 1 << 20  # bytes of an answer; who announces more does not speak Kafka's protocol
+Wire = Sequence[Any]  # an address as the link has it (``resolver``)
 
 
 class Tls(NamedTuple):
@@ -72,7 +68,6 @@ class BrokerConnection:
         self._writer = writer
 
     async def send(self, body: bytes) -> None:
-        """Send a frame."""
         self._writer.write(len(body).to_bytes(4, "big") + body)
         await self._writer.drain()
 
@@ -92,10 +87,8 @@ class BrokerConnection:
 @contextlib.asynccontextmanager
 async def connected(address: Wire, tls_of: TlsOf, header: bytes = b"") -> AsyncIterator[BrokerConnection]:
     """Connect, with TLS if the upstream has it; the connection is closed at the end, also of a cancelled call. The caller limits the time.
-    ``header``: of the PROXY protocol, before TLS.
-
-    Raises:
-        OSError: no connection, or no TLS. ProxyError: the context cannot be made, or the certificate's key is not one of ``pins``.
+    ``header``: of the PROXY protocol, before TLS. Raises OSError: no connection, or no TLS. ProxyError: the context cannot be made, or the
+    certificate's key is not one of ``pins``.
     """
     host, family, *rest = address
     tls = await asyncio.to_thread(tls_of, host)  # to build a context takes milliseconds, and to read the system's authorities tens

@@ -10,16 +10,12 @@ from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
 
-__all__ = ["MAX_BROKERS", "Broker", "LoginNeededError", "ask_brokers", "brokers_in", "checked_brokers", "metadata_question"]
-
 MAX_BROKERS: Final = 10_000
 _METADATA: Final = 3
 _LEAST: Final = 1
-_MOST: Final = 8
-"""Versions that are asked: before 1 an empty list of topics means all topics, and from 9 on the encoding is another one."""
+_MOST: Final = 8  # Versions that are asked: before 1 an empty list of topics means all topics, and from 9 on the encoding is another one
 _CORRELATION: Final = 1
-_MAX_ANSWER: Final = 16 << 20
-"""Bytes: ten thousand brokers with the longest names."""
+_MAX_ANSWER: Final = 16 << 20  # Bytes: ten thousand brokers with the longest names
 
 
 class LoginNeededError(ConnectionError):
@@ -81,12 +77,9 @@ def checked_brokers(brokers: Iterable[Broker]) -> dict[int, Broker]:
 
 
 async def ask_brokers(address: Wire, tls_of: TlsOf, login: Login | None, timeout_s: float) -> dict[int, Broker]:
-    """Ask one broker for the brokers of its cluster.
-
-    Raises:
-        OSError, EOFError: no connection, no TLS, no answer within the time; LoginNeededError.
-        ProxyError: the login is refused, or an answer is none of Kafka's.
-        ValueError: no common version of Metadata, or a list that cannot be that of a cluster.
+    """Ask one broker for the brokers of its cluster. Raises OSError, EOFError: no connection, no TLS, no answer within the time; LoginNeededError;
+    ProxyError: the login is refused, or an answer is none of Kafka's; ValueError: no common version of Metadata, or a list that cannot be that of a
+    cluster.
     """
     async with asyncio.timeout(timeout_s), connected(address, tls_of) as connection:
         if login is None:

@@ -12,8 +12,6 @@ from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.transport import DONE, Identity
 
-__all__ = ["log_in"]
-
 
 class _Frames(FrameExchange):
     """``body``: the frame that came last; ``sent``: those to be sent."""
@@ -63,10 +61,8 @@ class _Steps(Waker):
 
 
 async def log_in(connection: BrokerConnection, login: Login) -> tuple[ApiRange, ...]:
-    """Log in with SASL. Returns the requests that the broker understands.
-
-    Raises:
-        OSError, EOFError: of the connection. ProxyError: the broker refuses the login, or answers wrongly.
+    """Log in with SASL. Returns the requests that the broker understands. Raises OSError, EOFError: of the connection. ProxyError: the broker refuses
+    the login, or answers wrongly.
     """
     frames, questions = _Frames(), _Questions()
     authenticator = SaslClientAuthenticators(login.settings, questions).make(Identity())

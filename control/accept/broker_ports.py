@@ -5,14 +5,11 @@ from collections.abc import Iterable
 from framegate.control.configuration.broker_rules import port_range
 from framegate.proxy.config.model import BrokersConfig
 
-__all__ = ["BrokerPorts"]
-
 
 class BrokerPorts:
-    """The ports of one listener.
-
-    By ``node_id``, a broker has the first port plus its node id. By ``order``, brokers get the ports in the order in which they are found, and keep
-    them for the life of the process; the port of a broker that is gone is given to another one when no other is left, the longest gone first.
+    """The ports of one listener. By ``node_id``, a broker has the first port plus its node id. By ``order``, brokers get the ports in the order in
+    which they are found, and keep them for the life of the process; the port of a broker that is gone is given to another one when no other is left,
+    the longest gone first.
     """
 
     def __init__(self, config: BrokersConfig) -> None:

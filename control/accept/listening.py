@@ -19,58 +19,39 @@ from framegate.proxy.config.address import Address, format_sockaddr, parse_addre
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 
-__all__ = ["BOOTSTRAP", "Count", "Listening", "ListeningSocket", "rebound", "shared"]
-
-BOOTSTRAP = -1
-"""The broker of a listener's own socket, as in ``Handover.broker``."""
+BOOTSTRAP = -1  # the broker of a listener's own socket, as in ``Handover.broker``
 
 
 class Count:
-    """Connections through one socket.
-
-    Attributes:
-        handed: given to processors (written by the acceptor's thread).
-        closed: of those, the ones that ended (written by the event loop).
-    """
+    """Connections through one socket."""
 
     def __init__(self) -> None:
-        self.handed = 0
-        self.closed = 0
+        self.handed = 0  # given to processors (written by the acceptor's thread)
+        self.closed = 0  # of those, the ones that ended (written by the event loop)
 
     @property
     def open(self) -> int:
-        """Connections open now."""
         return max(0, self.handed - self.closed)
 
 
 class ListeningSocket:
-    """One bound socket.
+    """One bound socket."""
 
-    Attributes:
-        config: of its listener.
-        address: the bound one, as text, port 0 resolved.
-        broker: node id of the broker that it stands for, or ``BOOTSTRAP``.
-        count: its connections.
-        moved: another object has the socket from now on.
-        beside: sockets with overlapping addresses, which go when this one is used.
-    """
-
-    beside: "Sequence[ListeningSocket]" = ()
+    beside: "Sequence[ListeningSocket]" = ()  # sockets with overlapping addresses, which go when this one is used
 
     def __init__(self, config: ListenerConfig, address: Address, broker: int, count: Count, sock: socket.socket | None = None) -> None:
-        self.config = config
+        self.config = config  # of its listener
         self._parsed = address
-        self.broker = broker
-        self.count = count
-        self.moved = False
+        self.broker = broker  # node id of the broker that it stands for, or ``BOOTSTRAP``
+        self.count = count  # its connections
+        self.moved = False  # another object has the socket from now on
         self.sock = _bind(config.name, address, config.socket) if sock is None else sock
         self.family = int(self.sock.family)
-        self.address = format_sockaddr(self.family, self.sock.getsockname())
+        self.address = format_sockaddr(self.family, self.sock.getsockname())  # the bound one, as text, port 0 resolved
         self.accepting = False
 
     @property
     def port(self) -> int:
-        """The bound port; not of a Unix socket."""
         return int(self.address.rpartition(":")[2])
 
     def listen(self) -> None:
@@ -85,7 +66,6 @@ class ListeningSocket:
         self.accepting, self.beside = True, ()
 
     def close(self) -> None:
-        """Refuse clients from now on; a Unix socket's file goes."""
         if self.sock.fileno() < 0:
             return
         self.accepting = False
@@ -96,18 +76,13 @@ class ListeningSocket:
 
 
 class Listening(ListeningSocket):
-    """One listener: its own socket, and those of brokers.
-
-    Attributes:
-        brokers: open sockets, by node id. Event loop only.
-        counts: of the listener's own socket and of brokers that have, or had, one. Changed by the event loop only.
-    """
+    """One listener: its own socket, and those of brokers."""
 
     def __init__(self, config: ListenerConfig, counts: dict[int, Count] | None = None, sock: socket.socket | None = None) -> None:
         counts = {BOOTSTRAP: Count()} if counts is None else counts
         super().__init__(config, parse_address(config.address, port_zero=True), BOOTSTRAP, counts[BOOTSTRAP], sock)
-        self.brokers: dict[int, ListeningSocket] = {}
-        self.counts = counts
+        self.brokers: dict[int, ListeningSocket] = {}  # open sockets, by node id. Event loop only.
+        self.counts = counts  # of the listener's own socket and of brokers that have, or had, one. Changed by the event loop only.
 
     def configure(self, config: ListenerConfig) -> None:
         """Have another configuration with the same address. A socket that a drain has closed stays closed."""
@@ -127,7 +102,6 @@ class Listening(ListeningSocket):
 
     @property
     def open(self) -> int:
-        """Connections open now."""
         return sum(count.open for count in self.counts.values())
 
     def count_of(self, broker: int) -> Count:
@@ -160,14 +134,8 @@ class Listening(ListeningSocket):
 
 def rebound(before: Mapping[str, Listening], leaving: Mapping[str, Listening], listeners: Sequence[ListenerConfig]) -> dict[str, Listening]:
     """The listeners of another configuration, in its order: those with the same address are the same objects, others listen already, except beside an
-    address that overlaps.
-
-    Args:
-        before: the present ones.
-        leaving: those that are gone but have connections: one of the same name goes on with their counts.
-
-    Raises:
-        StartError: an address cannot be used; nothing is bound then.
+    address that overlaps. ``leaving``: those that are gone but have connections: one of the same name goes on with their counts. Raises StartError:
+    an address cannot be used; nothing is bound then.
     """
     wanted = {item.name: item.address for item in listeners}
     gone = [item for name, item in before.items() if wanted.get(name) != item.config.address]

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.config.limits import ANY_ADDRESS, UNLIMITED, LimitsInForce, RateLimits
 
-__all__ = ["REFUSALS", "WAITS", "ConnectionQuotas", "Refusal", "Wait"]
-
 _SECOND: Final = 1_000_000_000
 WAITS: Final = ("node_connections", "node_connection_rate", "listener_connections", "listener_connection_rate")
 REFUSALS: Final = ("address_denied", "address_connections", "address_connection_rate")
@@ -53,11 +51,9 @@ class _Rate:
         return max(0, self._until_ns - (_SECOND - _SECOND // rate) - now_ns)
 
     def take(self, rate: int, now_ns: int) -> None:
-        """One more."""
         self._until_ns = max(self._until_ns, now_ns) + _SECOND // rate
 
     def rested(self, now_ns: int) -> bool:
-        """Whether the whole rate is available again."""
         return self._until_ns <= now_ns
 
 
@@ -77,16 +73,11 @@ def _where(network: str) -> str:
 
 
 class ConnectionQuotas:
-    """Counts connections and holds them against limits.
-
-    Attributes:
-        limits: in force from the next question on; a listener without any has none.
-        protected: the listener that the node's count and rate do not hold; None: they hold all.
-    """
+    """Counts connections and holds them against limits."""
 
     def __init__(self, limits: LimitsInForce, protected: str | None = None) -> None:
-        self.limits = limits
-        self.protected = protected
+        self.limits = limits  # in force from the next question on; a listener without any has none
+        self.protected = protected  # the listener that the node's count and rate do not hold; None: they hold all
         self._open: Final[dict[str, int]] = {}  # by listener with connections
         self._node_rate: Final = _Rate()
         self._rates: Final[dict[str, _Rate]] = {}  # by listener with a rate
@@ -99,11 +90,9 @@ class ConnectionQuotas:
         return len(self._addresses)
 
     def open(self, listener: str | None = None) -> int:
-        """Connections open now, of a listener or of all."""
         return sum(self._open.values()) if listener is None else self._open.get(listener, 0)
 
     def of_address(self, key: str) -> int:
-        """Connections of an address that are open now."""
         found = self._addresses.get(key)
         return 0 if found is None else found.open
 
@@ -162,7 +151,6 @@ class ConnectionQuotas:
         return delay_ns
 
     def take(self, listener: str, key: str, now_ns: int) -> None:
-        """A connection is taken: count it."""
         self._open[listener] = self.open(listener) + 1
         address = self._addresses.get(key)
         if address is None:

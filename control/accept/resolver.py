@@ -22,14 +22,10 @@ from framegate.control.logs import RowLog
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Names", "Resolution", "Resolver", "in_thread", "log_errors", "text_of"]
-
 INTERVAL_S: Final = 30.0
-FIRST_PAUSE_S: Final = 2.0
-"""After a round that left an upstream without any address; it doubles, up to the interval, until all have one."""
+FIRST_PAUSE_S: Final = 2.0  # after a round that left an upstream without any address; it doubles, up to the interval, until all have one
 PATIENCE_S: Final = 10.0
-MOST_AT_ONCE: Final = 64
-"""Look-ups, each in a thread of its own."""
+MOST_AT_ONCE: Final = 64  # Look-ups, each in a thread of its own
 _NODATA: Final = getattr(socket, "EAI_NODATA", socket.EAI_NONAME)  # not every C library has it
 _REASONS: Final = {socket.EAI_NONAME: "not_found", _NODATA: "not_found", socket.EAI_AGAIN: "temporary"}
 Wire = list[Any]
@@ -102,10 +98,8 @@ def _literal(address: Address) -> Wire | None:
 class Names:
     """Looks up the endpoints of all upstreams. One thread at a time asks.
 
-    Args:
-        upstreams: of the configuration.
-        lookup: family and address of a host, as ``system_lookup``.
-        patience_s: how long an answer is waited for; one that comes later is taken with the next ``ask``.
+    ``lookup``: family and address of a host, as ``system_lookup``. ``patience_s``: how long an answer is waited for; one that comes later is taken
+    with the next ``ask``.
 
     Attributes:
         any: whether there is a name at all.
@@ -123,11 +117,8 @@ class Names:
         self._answers: queue.SimpleQueue[tuple[str, list[Wire], str, str]] = queue.SimpleQueue()
 
     def watch(self, upstreams: Mapping[str, Iterable[str]], found: Iterable[Resolution] = ()) -> None:
-        """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks.
-
-        Args:
-            upstreams: all of them.
-            found: by others; a name that is not known here has these addresses until a look-up returns others.
+        """Look up these endpoints from now on, by upstream; those that stay keep what is known of them. Not while another thread asks. ``found``: by
+        others; a name that is not known here has these addresses until a look-up returns others.
         """
         self._known = {endpoint: rows for each in found for endpoint, rows in each.names.items()} | self._known
         self._upstreams = {name: {endpoint: parse_address(endpoint) for endpoint in each} for name, each in upstreams.items()}
@@ -211,15 +202,8 @@ class Names:
 
 
 class Resolver:
-    """Resolves again at an interval. ``current`` is used on the event loop only.
-
-    Args:
-        names: of all upstreams.
-        first: the result of the look-ups at the start.
-        on_round: called on the loop after every round.
-        log: gets a row for each endpoint whose look-up begins to fail, fails for another reason, or is answered again.
-        interval_s: between two rounds.
-        first_pause_s: see ``FIRST_PAUSE_S``.
+    """Resolves again at an interval. ``current`` is used on the event loop only. ``log``: gets a row for each endpoint whose look-up begins to fail,
+    fails for another reason, or is answered again.
     """
 
     def __init__(
@@ -255,11 +239,8 @@ class Resolver:
                 raise StartError(f"names of upstreams cannot be resolved: {error}", reason="NO_THREAD") from error
 
     def follow(self, upstreams: Iterable[UpstreamConfig], found: Mapping[str, Resolution]) -> None:
-        """Resolve the endpoints of other upstreams from the next round on, after ``start``. Event loop only.
-
-        Args:
-            upstreams: all of the configuration.
-            found: of those that are new, or have other endpoints.
+        """Resolve the endpoints of other upstreams from the next round on, after ``start``. Event loop only. ``found``: of those that are new, or
+        have other endpoints.
         """
         watched: dict[str, Iterable[str]] = {item.name: item.addresses for item in upstreams}
         self.current = {name: found.get(name) or self.current[name] for name in watched}

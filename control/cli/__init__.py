@@ -1,18 +1,5 @@
 """The command ``framegate``.
 
-    commands    the group of all commands; it imports the module of a command when the command is called
-    local       check, serve, demo; ``pipeline``: pipeline run; ``doctor``: doctor
-    config      config show, diff, apply, save; ``explain``: config explain, the meaning of a key; ``init`` writes a first configuration
-    channels, handlers, limits, pools, listeners, certificates, log, taps, proxies   the commands that call the admin API
-    channel_columns   the columns of a list of channels
-    tap         tap ls, cat, follow, verify, consumers: the tap's log on this machine; its docstring lists the modules ``tap_*``
-    users       users add, remove, list: a users file, or the users of a listener
-    inject      adds framegate to the pods of Kubernetes manifests, or removes it; ``webhook``: to pods when they are created
-    client      the connection to the admin API, error messages and exit codes; ``reach`` finds out why a connection fails
-    pods        ``--kube``: a command over many pods, by kubectl
-    output      tables and JSON
-    kinds       parameter types: sizes, times, ids, addresses; ``options``: options that several commands share
-
 Data goes to standard output, everything else to standard error. Exit codes: 0 good; 1 a call failed; 2 wrong usage or configuration;
 3 not found, or some of the named channels are not open (the others were changed); 4 conflict, nothing was changed; 5 the admin API or the
 processors cannot be reached; 6 some of several pods failed; 130 after Ctrl-C; 141 when the reader of a pipe has closed it.

@@ -13,8 +13,6 @@ from framegate.control.cli.output import age_text, as_dict, field_word, print_me
 if TYPE_CHECKING:
     from framegate.control.v1.certificate_service_pb2 import Certificate, Reload
 
-__all__ = ["certificates"]
-
 _COLUMNS: Final = (
     "OWNER", "USE", "FILE", "SUBJECT", "NAMES", "ISSUER", "FINGERPRINT", "FROM", "UNTIL", "ENDS IN", "STORE", "LOADED", "ERROR",
 )  # fmt: skip

@@ -10,10 +10,7 @@ import click
 
 from framegate.control.cli.output import age_text, size_text, time_text, word
 
-__all__ = ["CELLS", "WIDE_COLUMNS", "channel_cells", "column_names", "heads", "lost_text", "mutes", "throttle_text", "upstream_mutes"]
-
-_WIDE: Final = 180
-"""Columns of a terminal from which on the list is wide."""
+_WIDE: Final = 180  # Columns of a terminal from which on the list is wide
 
 
 def column_names(columns: str | None, output: str, *, closed: bool) -> Sequence[str]:
@@ -69,7 +66,6 @@ def lost_text(close: dict[str, Any] | None) -> str:
 
 
 def _at(row: dict[str, Any], now: float) -> float:
-    """When it closed, or now."""
     return datetime.datetime.fromisoformat(row["close"]["close_time"]).timestamp() if "close" in row else now
 
 
@@ -140,8 +136,7 @@ CELLS: Final = {
     "certificate": lambda row, now: (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     "opened": lambda row, now: time_text(row.get("open_time")),
     **_CLOSE_CELLS,
-}
-"""The columns by name; ``now`` is in seconds since 1970."""
+}  # the columns by name; ``now`` is in seconds since 1970
 _COLUMNS: Final = (
     "id", "listener", "address", "client_id", "upstream", "state", "waiting", "in_flight", "oldest", "held", "request_frames", "response_frames",
     "request_bytes", "response_bytes", "age",

@@ -15,8 +15,6 @@ from framegate.control.cli.options import Change, admin_options, change_options,
 from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 from framegate.control.cli.pods import Table, over_pods
 
-__all__ = ["TEXTS", "channels"]
-
 F = TypeVar("F", bound=Callable[..., object])
 _EXAMPLE: Final = "listener=kafka client_id=billing-* held>1MiB waiting=memory"
 TEXTS: Final = (
@@ -47,16 +45,7 @@ def channels() -> None:
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
 @over_pods(lambda **given: _pod_table(**given))
-def list_(
-    chosen: str,
-    sort: str | None,
-    columns: str | None,
-    watch: int | None,
-    closed: bool,
-    limit: int,
-    address: str,
-    output: str,
-) -> None:
+def list_(chosen: str, sort: str | None, columns: str | None, watch: int | None, closed: bool, limit: int, address: str, output: str) -> None:
     """List open or recently closed channels.
 
     A filter has comparisons with =, != and, except for text, >, >=, < and <=. Its fields, which also sort: listener, address, principal, client_id,
@@ -100,7 +89,6 @@ def list_(
 
 
 def _pod_table(*, columns: str | None, watch: int | None, closed: bool, **given: Any) -> Table:
-    """The channels of many pods, in the order of each pod."""
     from framegate.control.v1 import channel_service_pb2 as pb2
 
     del given
@@ -216,12 +204,8 @@ def _change(
     ttl: int = 0,
     **given: Any,
 ) -> None:
-    """Change the selected channels and print the result; exits with 3 when some channels were not open.
-
-    Args:
-        verb, done: as in ``mute`` and ``muted``.
-        channel_ids, chosen: exactly one of them selects the channels.
-        given: further fields of the request.
+    """Change the selected channels and print the result; exits with 3 when some channels were not open. ``channel_ids``, ``chosen``: exactly one of
+    them selects the channels.
     """
     import grpc
 
@@ -290,8 +274,7 @@ def mute(**given: Any) -> None:
 
 
 @channels.command(
-    short_help="Undo `channels mute`.",
-    epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --filter listener=kafka"),
+    short_help="Undo `channels mute`.", epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --filter listener=kafka")
 )
 @_selecting(kept=False)
 def unmute(**given: Any) -> None:

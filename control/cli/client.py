@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 import click
 
 from framegate.control.bounds import FIELD_NAMES
-from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND, TLS_FILES, Change, tls_folder
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, TLS_FILES, Change, tls_folder
+from framegate.control.cli.options import EXIT_NOT_FOUND as EXIT_NOT_FOUND
 from framegate.control.cli.output import print_note
 
 if TYPE_CHECKING:
@@ -26,27 +27,9 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
-__all__ = [
-    "CALL_TIMEOUT_S",
-    "CLIENT_KEY",
-    "EXIT_CODES",
-    "EXIT_FAILED",
-    "EXIT_NOT_FOUND",
-    "PAGE_SIZE",
-    "Service",
-    "calling",
-    "metadata",
-    "names_from",
-    "pages",
-    "send",
-]
-
-CALL_TIMEOUT_S: Final = 10.0
-"""Deadline of calls that do not wait for connections to end, seconds."""
-PAGE_SIZE: Final = 1000
-"""The largest page that the admin API returns."""
-CLIENT_KEY: Final = "framegate-client"
-"""Metadata that names the caller in audit rows; ``framegate.control.service.interceptor`` reads it."""
+CALL_TIMEOUT_S: Final = 10.0  # Deadline of calls that do not wait for connections to end, seconds
+PAGE_SIZE: Final = 1000  # the largest page that the admin API returns
+CLIENT_KEY: Final = "framegate-client"  # Metadata that names the caller in audit rows; ``framegate.control.service.interceptor`` reads it
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 5
@@ -58,8 +41,7 @@ EXIT_CODES: Final = {
     "ALREADY_EXISTS": EXIT_CONFLICT,
     "UNAVAILABLE": EXIT_UNAVAILABLE,
     "DEADLINE_EXCEEDED": EXIT_UNAVAILABLE,
-}
-"""Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``."""
+}  # Exit codes of failed calls, by gRPC's status code; all others are ``EXIT_FAILED``
 _ANSWERED: Final = ("AUDIT_BLOCKED",)
 """Reasons of an UNAVAILABLE call for which the admin API and the processors were reached, so that the exit code is ``EXIT_FAILED``."""
 _UNKNOWN: Final = "; the change may have taken effect"
@@ -70,11 +52,8 @@ _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
 @contextlib.contextmanager
 def calling(address: str, *, change: bool = False) -> "Iterator[grpc.Channel]":
-    """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code.
-
-    Args:
-        address: of the admin API, as in ``--address``.
-        change: the calls change something, so an interrupted call may have taken effect.
+    """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code. ``address``: of the admin API, as
+    in ``--address``. ``change``: the calls change something, so an interrupted call may have taken effect.
     """
     import grpc
 
@@ -109,11 +88,9 @@ _Response = TypeVar("_Response")
 
 
 def send(method: Callable[..., _Response], request: "Message", change: Change, timeout_s: float | None = CALL_TIMEOUT_S) -> _Response:
-    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error.
-
-    Args:
-        request: gets etag (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields.
-        timeout_s: None: as long as it takes.
+    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error. ``request``: gets etag
+    (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields. ``timeout_s``: None: as long as
+    it takes.
     """
     given: dict[str, object] = {"reason": change.reason, "validate_only": change.dry_run, "request_id": str(uuid.uuid4())}
     for name in given.keys() & request.DESCRIPTOR.fields_by_name.keys():
@@ -129,9 +106,8 @@ def send(method: Callable[..., _Response], request: "Message", change: Change, t
 
 
 class Service:
-    """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use.
-
-    Methods take a channel, the method's name, and the fields of its request.
+    """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use. Methods take a
+    channel, the method's name, and the fields of its request.
     """
 
     def __init__(self, name: str) -> None:
@@ -139,7 +115,6 @@ class Service:
 
     @functools.cached_property
     def messages(self) -> Any:
-        """The module of its messages."""
         return importlib.import_module(f"framegate.control.v1.{self._name}_service_pb2")
 
     @functools.cached_property
@@ -148,7 +123,6 @@ class Service:
         return getattr(module, f"{self._name.title().replace('_', '')}ServiceStub")
 
     def ask(self, channel: "grpc.Channel", method: str, **fields: Any) -> Any:
-        """Call a method that changes nothing."""
         return getattr(self._stub(channel), method)(self._request(method, fields), timeout=CALL_TIMEOUT_S)
 
     def listed(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> list[Any]:
@@ -160,11 +134,9 @@ class Service:
         return found
 
     def pages(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Iterator[Any]:
-        """The pages of a list; see ``pages``."""
         return pages(getattr(self._stub(channel), method), self._request(method, fields), timeout_s)
 
     def change(self, channel: "grpc.Channel", method: str, change: Change, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        """Call a method that changes something; see ``send``."""
         return send(getattr(self._stub(channel), method), self._request(method, fields), change, timeout_s)
 
     def _request(self, method: str, fields: dict[str, Any]) -> Any:

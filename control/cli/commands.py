@@ -16,8 +16,6 @@ from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
 from framegate.control.cli.output import exit_unwritten, print_line, print_note, write_error, write_text
 
-__all__ = ["main", "version_text"]
-
 _MODULES: Final = {
     **dict.fromkeys(("check", "demo", "serve"), "local"),
     **dict.fromkeys(("drain", "status"), "proxies"),
@@ -29,8 +27,7 @@ _MODULES: Final = {
     **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "top", "users", "webhook")},
     "explain": "explanations",
-}
-"""The module of each command."""
+}  # the module of each command
 
 _PAGES: Final = {
     **dict.fromkeys(("init", "completion"), "getting-started"),
@@ -46,12 +43,10 @@ _PAGES: Final = {
     **dict.fromkeys(("limits", "pool"), "limits"),
     "pipeline": "spark",
     **dict.fromkeys(("tap", "taps"), "tap"),
-}
-"""The page of the manual that the help of a command names."""
+}  # the page of the manual that the help of a command names
 
 _LINE: Final = "framegate.line"
-_OVER_PODS: Final = (("status",), ("channels", "list"), ("drain",))
-"""Commands that ``--kube`` runs; each is decorated with ``pods.over_pods``."""
+_OVER_PODS: Final = (("status",), ("channels", "list"), ("drain",))  # Commands that ``--kube`` runs; each is decorated with ``pods.over_pods``
 _NAMES_OVER_PODS: Final = ", ".join(map(" ".join, _OVER_PODS))
 _INJECTED: Final = "framegate.io/sidecar=true"
 """The label of pods that got framegate by inject, the webhook or the Kustomize component; ``kubernetes.sidecar`` has it."""
@@ -107,11 +102,9 @@ class _Commands(click.Group):
         return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, sorted."""
         return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, or None."""
         if cmd_name not in _MODULES:
             return None
         command = getattr(importlib.import_module(f"{__package__}.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_"))

@@ -20,12 +20,8 @@ from framegate.control.cli.output import as_dict, counted, print_json, print_not
 if TYPE_CHECKING:
     from framegate.control.v1 import configuration_service_pb2 as pb2
 
-__all__ = ["config", "difference_rows"]
-
-MAX_TEXT: Final = 240 * 1024
-"""Bytes of a file that fits into a request."""
-_PATIENCE_S: Final = 60.0
-"""A configuration is read and checked, and each processor may take half a minute."""
+MAX_TEXT: Final = 240 * 1024  # bytes of a file that fits into a request
+_PATIENCE_S: Final = 60.0  # a configuration is read and checked, and each processor may take half a minute
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 _HEADINGS: Final = ("KEY", "IN FORCE", "NEW", "EFFECT")
 _SAVED: Final = "# Written by `framegate config save`. For the meaning of a key: `framegate config explain KEY`.\n"
@@ -156,7 +152,6 @@ def _apply(address: str, file: str | None, text: str | None, output: str, change
 
 
 def _read(file: str | None) -> str | None:
-    """The text of a file; None without one."""
     if file is None:
         return None
     data = sys.stdin.buffer.read(MAX_TEXT + 1) if file == "-" else pathlib.Path(file).read_bytes()

@@ -16,8 +16,6 @@ from framegate.control.cli.output import counted, print_json, print_note, shown,
 if TYPE_CHECKING:
     from framegate.control.doctor.finding import Finding
 
-__all__ = ["doctor"]
-
 USUAL_FILE: Final = pathlib.Path("/etc/framegate/framegate.yaml")
 """The path of the configuration in the image, the systemd unit and the Kubernetes manifests."""
 _LEAST_MS, _MOST_MS = 100, 600_000

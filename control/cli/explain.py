@@ -15,8 +15,6 @@ from framegate.control.cli.output import print_json, print_note, write_text
 if TYPE_CHECKING:
     from framegate.control.configuration.manual import Entry
 
-__all__ = ["explain"]
-
 _MOST_COLUMNS: Final = 100
 
 

@@ -12,8 +12,6 @@ from framegate.control.cli.output import as_dict, print_json, print_line
 if TYPE_CHECKING:
     from framegate.control.v1.explanation_service_pb2 import ExplainChannelResponse, ExplainListenerResponse
 
-__all__ = ["explain"]
-
 _CHANNEL: Final = re.compile(r"\d+-\d+-\d+")
 
 

@@ -11,8 +11,6 @@ from framegate.control.cli.output import age_text, as_dict, field_word, print_me
 if TYPE_CHECKING:
     from framegate.control.v1.handler_service_pb2 import Handler, HandlerProcess
 
-__all__ = ["HANDLERS", "handlers"]
-
 HANDLERS: Final = Service("handler")
 _HEADINGS: Final = (
     "SLOT", "PID", "STATE", "RESTARTS", "LAST END", "HANDLED", "FAILED", "IN HANDLER", "QUEUED", "OLDEST", "BUSY", "MEMORY", "HANDLERS",

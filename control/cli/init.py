@@ -16,8 +16,6 @@ from framegate.control.cli.kinds import BOOTSTRAP
 from framegate.control.cli.options import EXIT_CONFLICT, example
 from framegate.control.cli.output import print_note, shown, write_text
 
-__all__ = ["init"]
-
 _PORTS: Final = range(9093, 9193)
 _KAFKA_PORTS: Final = range(19092, 29092, 200)  # the 99 above each belong to brokers
 _DAYS: Final = 30

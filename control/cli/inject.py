@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from framegate.control.kubernetes.pod_requirements import PodRequirements
     from framegate.control.kubernetes.sidecar import Options
 
-__all__ = ["inject", "sidecar_options"]
-
 _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
@@ -29,15 +27,13 @@ _IMAGE: Final = re.compile(r"|[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})
 _IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
 """Folders of the image that framegate needs."""
 _MEMORY_LEAST: Final = 48 << 20
-_NAMED: Final = 10
-"""The most workloads that a message names; it counts the others."""
+_NAMED: Final = 10  # the most workloads that a message names; it counts the others
 _CPU_LEAST_M: Final = 100
 _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2
 
 
 def _cpu_m(text: str) -> int:
-    """Thousandths of a CPU."""
     match = _CPU.fullmatch(text)
     cpu_m = 0 if match is None else int(match[1]) if match[1] else round(float(match[2]) * 1000)
     if cpu_m < 1:
@@ -221,7 +217,6 @@ def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
 
 
 def _read(sources: tuple[pathlib.Path, ...]) -> dict[pathlib.Path, str]:
-    """The texts by path, in the order of the command line."""
     paths: list[pathlib.Path] = []
     for source in sources:
         found = sorted(path for path in source.iterdir() if path.suffix in _MANIFESTS and path.is_file()) if source.is_dir() else [source]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from framegate.control.v1 import kafka_rule_service_pb2 as pb2
     from framegate.proxy.config.model import KafkaRules
 
-__all__ = ["kafka_rules"]
-
 _SERVICE: Final = Service("kafka_rule")
 
 

@@ -8,12 +8,8 @@ from typing import Final, TypeVar
 
 import click
 
-__all__ = ["ADDRESS", "API", "BOOTSTRAP", "CHANNEL", "DURATION", "EXPIRY", "JAVA_HEAP", "LISTENER", "MAX_INT64", "MOMENT", "SIZE", "UPSTREAM", "Kind"]
-
-MAX_INT64: Final = 2**63 - 1
-"""The greatest number of the API."""
-LEAST_HEAP: Final = 512 << 20
-"""Bytes; Spark refuses less than 450 MiB."""
+MAX_INT64: Final = 2**63 - 1  # the greatest number of the API
+LEAST_HEAP: Final = 512 << 20  # Bytes; Spark refuses less than 450 MiB
 T = TypeVar("T")
 
 
@@ -21,7 +17,6 @@ class Kind(click.ParamType[T]):
     """A parameter type that a function parses.
 
     Args:
-        name: as help texts show it.
         parse: makes the value of a text, or raises ValueError with what is wrong, after "{value!r} ".
     """
 
@@ -30,7 +25,6 @@ class Kind(click.ParamType[T]):
         self._parse = parse
 
     def convert(self, value: "str | T", param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The value; one that is no text is returned as it is."""
         if not isinstance(value, str):
             return value
         try:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from framegate.control.v1 import limit_service_pb2 as pb2
 
-__all__ = ["limits"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 _SERVICE: Final = Service("limit")
@@ -30,8 +28,7 @@ _QUOTAS: Final = {
     "response_bytes_rate": ("response_bytes_per_second", SIZE, "Bytes of frames to clients per second, for example 10MiB."),
     "request_frames_rate": ("request_frames_per_second", _COUNT, "Frames from clients per second."),
     "response_frames_rate": ("response_frames_per_second", _COUNT, "Frames to clients per second."),
-}
-"""By configuration key: the field of the API, the type of the option, its help."""
+}  # by configuration key: the field of the API, the type of the option, its help
 _API_NAMES: Final = {**{name: field for name, (field, _, _) in _QUOTAS.items()}, "max_receive_size": "max_receive_size_bytes"}
 
 
@@ -148,7 +145,6 @@ def _read(file: IO[str]) -> "Iterator[pb2.LimitRule]":
 
 
 def _forecast_text(found: "pb2.SizeForecast") -> str:
-    """What the limit would have refused."""
     least, most = found.least_refused_count, found.most_refused_count
     count = counted(most, "frame") if least == most else f"{least:,} to {counted(most, 'frame')}"
     return f"it would have refused {count} of the {found.frame_count:,} that clients sent in the last {age_text(found.window.seconds)}"
@@ -181,7 +177,6 @@ def _set_node(
 def _overrides(
     overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, Any], access: str | None, remove: bool
 ) -> "list[pb2.LimitOverride]":
-    """All overrides, with the change of one network."""
     pb2 = _SERVICE.messages
     found = next((item for item in overrides if item.network == network), None)
     if remove:

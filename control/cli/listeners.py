@@ -13,8 +13,6 @@ from framegate.control.cli.output import as_dict, field_word, print_json, print_
 if TYPE_CHECKING:
     from framegate.control.v1 import listener_service_pb2, upstream_service_pb2
 
-__all__ = ["brokers", "listeners", "upstreams"]
-
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
 )  # fmt: skip

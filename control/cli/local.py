@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from framegate.proxy.config.log import LogFormat
     from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["check", "demo", "print_faults", "serve"]
-
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 
@@ -87,7 +85,7 @@ def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
     sys.exit(serve_file(config, log_format))
 
 
-@click.command(short_help="Run a demonstration on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --rate 2000 --plain"))
+@click.command(short_help="Run a demonstration on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --rate 2000"))
 @click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Duration of the load.")
 @click.option("--rate", type=click.IntRange(1), default=20_000, show_default=True, help="Requests per second; each gets a response.")
 @click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Number of client connections.")
@@ -96,9 +94,8 @@ def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
     type=_FOLDER,
     help="Folder for all files; files of an earlier demo are deleted first.  [default: framegate-demo-UID in the folder for temporary files]",
 )
-@click.option("--plain", is_flag=True, help="Print lines instead of the live view.")
-def demo(seconds: float, rate: int, connections: int, directory: pathlib.Path | None, plain: bool) -> None:
+def demo(seconds: float, rate: int, connections: int, directory: pathlib.Path | None) -> None:
     """Run a demonstration on this machine: TLS clients, the proxy, calls of the admin API, the tap, Spark tables, and a comparison of all counts."""
     from framegate.control.demo.run import run
 
-    sys.exit(run(seconds=seconds, rate=rate, connections=connections, directory=directory, plain_view=plain))
+    sys.exit(run(seconds=seconds, rate=rate, connections=connections, directory=directory))

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from framegate.control.v1 import log_service_pb2 as pb2
     from framegate.control.v1.event_service_pb2 import Event
 
-__all__ = ["events", "log"]
-
 _SERVICE: Final = Service("log")
 
 
@@ -84,8 +82,7 @@ def _print(found: "pb2.Log", output: str) -> None:
 @click.command(
     short_help="Show the rows of the log, or follow them.",
     epilog=example(
-        "framegate events --filter 'event=closed cause=frame_too_large address=10.0.0.0/8'",
-        "framegate events --follow --filter level!=info",
+        "framegate events --filter 'event=closed cause=frame_too_large address=10.0.0.0/8'", "framegate events --follow --filter level!=info"
     ),
 )
 @click.option("--follow", "-f", is_flag=True, help="Show rows as they are written, until Ctrl-C.")
@@ -124,7 +121,6 @@ def events(follow: bool, chosen: str, token: str, address: str, output: str) -> 
 
 
 def _lines(output: str) -> "Callable[[Event], str]":
-    """Makes the line of a row."""
     from framegate.control.cli.output import word
     from framegate.control.logs.forms import form_of
     from framegate.control.v1.log_service_pb2 import Log

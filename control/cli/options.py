@@ -11,28 +11,10 @@ from click.core import ParameterSource
 
 from framegate.control.cli.kinds import ADDRESS
 
-__all__ = [
-    "ADDRESS_VARIABLE",
-    "DEFAULT_ADDRESS",
-    "EXIT_CONFLICT",
-    "EXIT_INTERRUPTED",
-    "EXIT_NOT_FOUND",
-    "TLS_FILES",
-    "Change",
-    "address_option",
-    "admin_options",
-    "change_options",
-    "example",
-    "openable",
-    "output_option",
-    "tls_folder",
-]
-
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
-EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells give a program ended by SIGINT."""
+EXIT_INTERRUPTED: Final = 130  # the exit code that shells give a program ended by SIGINT
 ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 TLS_FILES: Final = ("tls.crt", "tls.key", "ca.crt")
 """As in a Secret of Kubernetes: the certificate of the caller, its key, the authorities of the server."""

@@ -12,38 +12,12 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
-from framegate.control.configuration.units import counted
+from framegate.control.configuration.units import counted as counted
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = [
-    "EXIT_BROKEN_PIPE",
-    "UnwritableError",
-    "age_text",
-    "as_dict",
-    "counted",
-    "exit_unwritten",
-    "field_word",
-    "field_words",
-    "print_fields",
-    "print_json",
-    "print_line",
-    "print_messages",
-    "print_note",
-    "print_table",
-    "shown",
-    "size_text",
-    "table_text",
-    "time_text",
-    "word",
-    "write_bytes",
-    "write_error",
-    "write_text",
-]
-
-EXIT_BROKEN_PIPE: Final = 141
-"""The exit code that shells give a program ended by SIGPIPE, as in ``ls | head``."""
+EXIT_BROKEN_PIPE: Final = 141  # the exit code that shells give a program ended by SIGPIPE, as in ``ls | head``
 _EXIT_FAILED: Final = 1
 _WIDE: Final = 100_000
 

@@ -10,8 +10,6 @@ from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE, Kind
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
-__all__ = ["pipeline"]
-
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 
 
@@ -21,7 +19,6 @@ def _place(text: str) -> pathlib.Path | str:
 
 
 def _setting(text: str) -> tuple[str, str]:
-    """A setting of Spark: ``key=value``."""
     key, equals, value = text.partition("=")
     if not key.startswith("spark.") or not equals:
         raise ValueError("is not a Spark setting: write spark.some.key=value")

@@ -25,14 +25,9 @@ from framegate.control.cli.output import counted, print_json, print_note, print_
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EXIT_PARTIAL", "Fleet", "Table", "choose", "over_pods"]
-
-EXIT_PARTIAL: Final = 6
-"""Some pods gave no good answer, and the others did."""
-AT_ONCE: Final = 16
-"""Calls of kubectl that run at the same time."""
-LONGEST_ANSWER: Final = 64 << 20
-"""Bytes of output that are kept of a pod."""
+EXIT_PARTIAL: Final = 6  # Some pods gave no good answer, and the others did
+AT_ONCE: Final = 16  # Calls of kubectl that run at the same time
+LONGEST_ANSWER: Final = 64 << 20  # bytes of output that are kept of a pod
 _META: Final = "framegate.pods"
 _SHOWN: Final = 10
 _UNKNOWN: Final = "; the change may have taken effect"
@@ -81,11 +76,8 @@ def choose(ctx: click.Context, fleet: Fleet) -> None:
 
 
 def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command run over many pods.
-
-    Args:
-        table: from the options of the command; raises UsageError for one that is not possible over pods.
-        question: asked before a command that changes something, unless ``--yes``, which the command then has, is given.
+    """Let a command run over many pods. ``table``: from the options of the command; raises UsageError for one that is not possible over pods.
+    ``question``: asked before a command that changes something, unless ``--yes``, which the command then has, is given.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +96,6 @@ def over_pods(table: Callable[..., Table], question: str = "") -> Callable[[Call
 
 
 def _run(fleet: Fleet, table: Table, question: str, output: str) -> None:
-    """Ask all pods, and print what they said."""
     import asyncio
 
     names, failed = _pods(fleet)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from framegate.control.v1 import pool_service_pb2 as pb2
 
-__all__ = ["POOLS", "origin_text", "pool"]
-
 POOLS: Final = Service("pool")
 _MAX_PROCESSORS = 64
 _MAX_HOLDERS = 100

@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
-__all__ = ["drain", "status"]
-
 _DIFFERENCES: Final = 5
 _LONGEST_DRAIN_S: Final = 600.0
 """How long a drain of one of many pods is waited for, if no timeout is given: that of its configuration is not known here."""
 _STATUS_COLUMNS: Final = ("STATE", "VERSION", "STARTED", "OPEN CONNECTIONS", "PROCESSORS", "MEMORY POOL", "CONFIGURATION", "WARNINGS")
 EXIT_STARTING: Final = 1
-_SEVERITIES: Final = ("critical", "warning", "info")
-"""With which a warning about a problem begins."""
+_SEVERITIES: Final = ("critical", "warning", "info")  # with which a warning about a problem begins
 _SERVICE: Final = Service("proxy")
 
 
@@ -107,7 +104,6 @@ def _status_cells(document: dict[str, Any]) -> list[Any]:
 
 
 def _configuration_text(proxy: "Proxy") -> str:
-    """Whether what runs is what is in the file."""
     found = proxy.configuration
     states = {
         found.FILE_STATE_CHANGED: ", which has changed since and is not applied",

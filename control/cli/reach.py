@@ -14,8 +14,6 @@ from typing import Final
 
 from framegate.proxy.config.address import Address, parse_address
 
-__all__ = ["unreachable"]
-
 _HINT: Final = "; is `framegate serve` running there? (--address, FRAMEGATE_ADDRESS)"
 _TIMEOUT_S: Final = 2.0
 

@@ -22,8 +22,6 @@ from framegate.control.cli.pools import POOLS
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["top"]
-
 _KEYS: Final = {
     "b": "bytes_rate", "f": "frames_rate", "h": "held", "u": "unsent", "w": "waiting_time", "o": "oldest", "i": "in_flight", "a": "age"
 }  # fmt: skip
@@ -36,8 +34,7 @@ _ENTER, _LEAVE, _HOME, _LINE_END, _REST = "\033[?1049h\033[?25l", "\033[?25h\033
 
 
 @click.command(
-    short_help="Show processors, connections and clients, live.",
-    epilog=example("framegate top", "framegate top --sort held --filter listener=kafka"),
+    short_help="Show processors, connections and clients, live.", epilog=example("framegate top", "framegate top --sort held --filter listener=kafka")
 )
 @click.option("--sort", default="bytes_rate", show_default=True, help="The field to sort by first, as in `channels list`.")
 @click.option("--filter", "chosen", default="", help="Only channels for which all comparisons hold, as in `channels list`.")

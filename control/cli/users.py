@@ -17,8 +17,6 @@ from framegate.control.cli.output import print_json, print_note, print_table
 if TYPE_CHECKING:
     from framegate.proxy.auth.auth_requests import ScramCredential
 
-__all__ = ["users"]
-
 F = TypeVar("F", bound=Callable[..., object])
 _EXIT_USAGE, _EXIT_NOT_FOUND, _EXIT_CONFLICT = 2, 3, 4
 _NO_CHANGE: Final = Change()
@@ -88,7 +86,6 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
 
 
 def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, change: Change, *, replace: bool) -> None:
-    """Send the credentials to a running framegate."""
     hashes = [
         {"mechanism": f"SCRAM_MECHANISM_{mechanism.removeprefix('SCRAM-').replace('-', '_')}", **{name: getattr(item, name) for name in _STORED}}
         for mechanism, item in credentials.items()

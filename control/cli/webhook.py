@@ -13,8 +13,6 @@ from framegate.control.cli.inject import sidecar_options
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
-__all__ = ["webhook"]
-
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 _LATER = click.Path(dir_okay=False, path_type=pathlib.Path)
 
@@ -36,13 +34,7 @@ _LATER = click.Path(dir_okay=False, path_type=pathlib.Path)
 @click.option("--name", help="Name of the Secret, Service and MutatingWebhookConfiguration, whose caBundle is kept up to date.")
 @sidecar_options
 def webhook(
-    listen: str,
-    config: pathlib.Path | None,
-    on_fault: str,
-    certificate: pathlib.Path | None,
-    key: pathlib.Path | None,
-    name: str | None,
-    **told: Any,
+    listen: str, config: pathlib.Path | None, on_fault: str, certificate: pathlib.Path | None, key: pathlib.Path | None, name: str | None, **told: Any
 ) -> None:
     """Add framegate to pods when they are created, as `framegate inject` does: a mutating admission webhook. The Helm chart in deploy/helm runs it.
 

@@ -9,11 +9,8 @@ from framegate.control.configuration.tls_rules import HOST, host_warning
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.model import BrokersConfig, ListenerConfig, UpstreamConfig
 
-__all__ = ["advertised_host", "broker_host", "broker_rules", "cluster_rules", "port_range", "port_ranges"]
-
 ID: Final = "{id}"
-_MOST_DIGITS: Final = "2147483647"
-"""The longest node id."""
+_MOST_DIGITS: Final = "2147483647"  # the longest node id
 
 
 def port_range(text: str) -> range:

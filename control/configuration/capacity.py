@@ -7,19 +7,13 @@ from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
 
-__all__ = ["MemoryNeed", "fitted", "memory_need", "memory_warning", "processor_count"]
-
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
 """Resident memory, with room for control's own work: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
-TOKENS: Final = 12 * MIB
-"""Control's check of token signatures, if a listener takes tokens."""
-READER: Final = 21 * MIB
-"""The validator process, which reads a configuration before it is applied: 30 MiB resident, 20 MiB proportional."""
-VALIDATOR: Final = 28 * MIB
-"""The same, when it checks new certificates, keys and authorities, too: 34 MiB resident, 24 MiB proportional."""
-SHIPPER: Final = 64 * MIB
-"""The process that ships the tap's log: 40 MiB resident while it sends small segments, and an object of up to 8 MiB twice."""
+TOKENS: Final = 12 * MIB  # Control's check of token signatures, if a listener takes tokens
+READER: Final = 21 * MIB  # the validator process, which reads a configuration before it is applied: 30 MiB resident, 20 MiB proportional
+VALIDATOR: Final = 28 * MIB  # the same, when it checks new certificates, keys and authorities, too: 34 MiB resident, 24 MiB proportional
+SHIPPER: Final = 64 * MIB  # the process that ships the tap's log: 40 MiB resident while it sends small segments, and an object of up to 8 MiB twice
 HANDLER_BASE: Final = 41 * MIB
 """A handler process: Python with asyncio (25 MiB) and deferred replies (16 MiB). Only ``handlers.memory`` bounds what handlers and waiting requests
 take.
@@ -32,16 +26,11 @@ TLS_SIDE: Final = 39 * KIB
 """TLS on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 KiB), and one record that has begun, which is not booked (17 KiB;
 proxy/network/MEMORY.md).
 """
-ONE_READ: Final = 256 * KIB
-"""The most that one read may book beyond all other bounds (MEMORY.md)."""
-PIECES: Final = 1.25
-"""Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)."""
-_USABLE: Final = 0.85
-"""Part of the container's limit: the kernel's socket buffers count as well, and framegate does not bound them."""
-UNLIMITED_POOL: Final = GIB
-"""The largest pool without a size of its own, where the container has no limit."""
-_KEPT: Final = 4
-"""If connections are not limited, one part in so many of the room for such a pool is kept for them."""
+ONE_READ: Final = 256 * KIB  # the most that one read may book beyond all other bounds (MEMORY.md)
+PIECES: Final = 1.25  # Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)
+_USABLE: Final = 0.85  # Part of the container's limit: the kernel's socket buffers count as well, and framegate does not bound them
+UNLIMITED_POOL: Final = GIB  # the largest pool without a size of its own, where the container has no limit
+_KEPT: Final = 4  # if connections are not limited, one part in so many of the room for such a pool is kept for them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

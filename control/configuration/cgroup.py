@@ -12,42 +12,21 @@ import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = [
-    "Container",
-    "Throttling",
-    "container",
-    "cpu_quota",
-    "killed_for_memory",
-    "memory_limit",
-    "memory_usage",
-    "pressure",
-    "process_memory",
-    "tasks",
-    "throttling",
-]
-
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
 _PROCESSES: Final = pathlib.Path("/proc")
 _PRESSURE: Final = pathlib.Path("/proc/pressure")
-_UNLIMITED: Final = 2**60
-"""The older cgroups show a number above this where there is no limit."""
+_UNLIMITED: Final = 2**60  # the older cgroups show a number above this where there is no limit
 _NONE: Final = ("max", "-1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """The limits at one moment.
+    """The limits at one moment."""
 
-    Attributes:
-        cpus: whole CPUs that may be used, at least 1: the quota rounded up, bounded by the affinity.
-        memory: the limit in bytes; None when there is none.
-        sources: number of files that were understood, even if they say that there is no limit. If it falls, files could no longer be read.
-    """
-
-    cpus: int
-    memory: int | None
-    sources: int
+    cpus: int  # whole CPUs that may be used, at least 1: the quota rounded up, bounded by the affinity
+    memory: int | None  # the limit in bytes; None when there is none
+    sources: int  # number of files that were understood, even if they say that there is no limit. If it falls, files could no longer be read.
 
 
 def container(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Container:
@@ -122,11 +101,7 @@ def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> i
 
 def pressure(resource: str, root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN, machine: pathlib.Path = _PRESSURE) -> dict[str, float]:
     """Seconds for which ``some`` or all tasks (``full``) of the innermost group that says so, else of the machine, waited for a resource.
-
-    Args:
-        resource: ``cpu``, ``memory`` or ``io``.
-        root, own: see above.
-        machine: the folder with the machine's.
+    ``resource``: ``cpu``, ``memory`` or ``io``.
     """
     told = [*(words for _, words in _read(root, own, ("", f"{resource}.pressure"))), _words(machine / resource)]
     for words in told:

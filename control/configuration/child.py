@@ -20,11 +20,7 @@ from framegate.control.errors import DeniedError
 from framegate.control.files import FileError, digest, read_file
 from framegate.proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["Loaded", "load_in_child", "load_row", "loaded_from_row"]
-
-
-_SHOWN: Final = 20
-"""Keys in an error."""
+_SHOWN: Final = 20  # keys in an error
 
 
 class Loaded(NamedTuple):
@@ -41,11 +37,8 @@ class Loaded(NamedTuple):
 
 
 def load_in_child(path: str | pathlib.Path) -> Loaded:
-    """The model of a file, as of ``load``, with its warnings and the files that it names. Call it before there are threads.
-
-    Raises:
-        ConfigurationError: with every fault.
-        RuntimeError: the child failed; its stderr says why.
+    """The model of a file, as of ``load``, with its warnings and the files that it names. Call it before there are threads. Raises
+    ConfigurationError: with every fault; RuntimeError: the child failed; its stderr says why.
     """
     assert threading.active_count() == 1, "a fork beside threads may wait for ever for what one of them held"
     ours, theirs = os.pipe()
@@ -96,14 +89,9 @@ def _load(path: str | pathlib.Path, text: str | None = None) -> Loaded | list[Fa
 
 
 def load_row(question: dict[str, Any]) -> dict[str, Any]:
-    """As ``load_in_child``, for a process that is asked by one which cannot fork.
-
-    Args:
-        question: ``path``; ``text``, which is loaded as if it stood in the file, or None; ``zone``: the value of the environment variable ``ZONE``;
-            ``named``: all of this machine that the text may name (``named_here``), or None: anything.
-
-    Returns:
-        JSON values for ``loaded_from_row``.
+    """As ``load_in_child``, for a process that is asked by one which cannot fork. ``question``: ``path``; ``text``, which is loaded as if it stood in
+    the file, or None; ``zone``: the value of the environment variable ``ZONE``; ``named``: all of this machine that the text may name
+    (``named_here``), or None: anything. Returns: JSON values for ``loaded_from_row``.
     """
     os.environ[ZONE] = question["zone"]
     if question["named"] is not None:

@@ -13,28 +13,20 @@ from framegate.control.configuration.writing import flow
 from framegate.proxy.config.key import Effect, Key, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Difference", "differences", "values"]
-
 _NAMES: Final = ("name", "network", "address")
 _MOST: Final = 100
 _TEXT: Final = 256
 
 
 class Difference(NamedTuple):
-    """One difference.
+    """One difference."""
 
-    Attributes:
-        path: as ``listeners[kafka].timeouts.idle``; of an entry that is added or removed ``listeners[kafka]``.
-        before, after: the values; None: there is none. Of a list whose entries have another order: their names.
-        effect: when a change of the value is in force.
-        key: its declaration.
-    """
-
-    path: str
+    path: str  # as ``listeners[kafka].timeouts.idle``; of an entry that is added or removed ``listeners[kafka]``
+    # before, after: the values; None: there is none. Of a list whose entries have another order: their names.
     before: object
     after: object
-    effect: Effect
-    key: Key = Key()
+    effect: Effect  # when a change of the value is in force
+    key: Key = Key()  # its declaration
 
     @property
     def texts(self) -> tuple[str | None, str | None]:
@@ -86,7 +78,6 @@ def _list(before: Sequence[Any], after: Sequence[Any], path: str, key: Key) -> I
 
 
 def _named(entries: Sequence[Any]) -> dict[str | int, Any]:
-    """The entries of a list by what tells them apart."""
     return {
         next((getattr(entry, name) for name in _NAMES if hasattr(entry, name)), _address(entry, place)): entry for place, entry in enumerate(entries)
     }

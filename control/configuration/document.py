@@ -8,30 +8,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = [
-    "MAX_BYTES",
-    "WRONG",
-    "ZONE",
-    "ConfigurationError",
-    "Document",
-    "Fault",
-    "Findings",
-    "Named",
-    "Path",
-    "document_of",
-    "entries",
-    "key_of",
-    "show",
-    "unique_names",
-]
-
 Path = tuple[str | int, ...]
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-MAX_BYTES: Final = 1024 * 1024
-"""Of a configuration file."""
-ZONE: Final = "FRAMEGATE_ZONE"
-"""The environment variable for the key ``zone``, which Kubernetes' downward API can fill."""
+MAX_BYTES: Final = 1024 * 1024  # of a configuration file
+ZONE: Final = "FRAMEGATE_ZONE"  # the environment variable for the key ``zone``, which Kubernetes' downward API can fill
 _PEM: Final = "-----BEGIN "
 _MAX_SHOWN: Final = 60
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -63,19 +44,12 @@ WRONG: Final[Any] = _Wrong()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        line: in the file, from 1; 0 when the configuration did not come from a file.
-        key: the path of the value, as ``listeners[0].tls.key``; empty for the whole document.
-        value: as the file has it, shortened; empty when the key is missing, or unknown, since its value may be a secret.
-        reason: why that is wrong and what would be right.
-    """
-
-    line: int
-    key: str
-    value: str
-    reason: str
+    line: int  # in the file, from 1; 0 when the configuration did not come from a file
+    key: str  # the path of the value, as ``listeners[0].tls.key``; empty for the whole document
+    value: str  # as the file has it, shortened; empty when the key is missing, or unknown, since its value may be a secret
+    reason: str  # why that is wrong and what would be right
 
     def __str__(self) -> str:
         shown = f" = {self.value}" if self.value else ""
@@ -107,23 +81,17 @@ class ConfigurationError(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Document:
-    """One configuration as read.
+    """One configuration as read."""
 
-    Attributes:
-        data: plain dicts, lists, str, int, float, bool, None.
-        lines, texts: the line of every path (of a mapping's entry, that of its key), and every scalar as it is written.
-        folder: relative paths in the document start here.
-        files: whether the files that it names are looked at.
-        wrong: the paths at which the model has ``WRONG``. A fault of a rule at or below such a path is not added.
-    """
-
-    data: Any
+    data: Any  # plain dicts, lists, str, int, float, bool, None
+    # lines, texts: the line of every path (of a mapping's entry, that of its key), and every scalar as it is written
     lines: dict[Path, int]
     texts: dict[Path, str]
     faults: list[Fault]
-    folder: pathlib.Path
+    folder: pathlib.Path  # relative paths in the document start here
     warnings: list[Fault] = dataclasses.field(default_factory=list)
-    files: bool = True
+    files: bool = True  # whether the files that it names are looked at
+    # the paths at which the model has ``WRONG``. A fault of a rule at or below such a path is not added.
     wrong: set[Path] = dataclasses.field(default_factory=set)
 
     def line(self, path: Path) -> int:

@@ -12,8 +12,6 @@ from framegate.proxy.kafka.schema import apis
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = ["MOST_RULES", "kafka_rule_faults", "kafka_rules", "read_kafka_rules"]
-
 MOST_RULES: Final = 256
 _ALWAYS: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
 _PATTERNS: Final = ("principals", "client_ids", "topics", "groups", "transactional_ids")
@@ -45,10 +43,8 @@ def kafka_rule_faults(rules: KafkaRules) -> list[tuple[str, str]]:
 
 
 def read_kafka_rules(text: str) -> tuple[KafkaRules, set[str]]:
-    """The rules in a text of YAML, to be changed while framegate runs, and the keys of ``KafkaRules`` that it has.
-
-    Raises:
-        ConfigurationError: with every fault.
+    """The rules in a text of YAML, to be changed while framegate runs, and the keys of ``KafkaRules`` that it has. Raises ConfigurationError: with
+    every fault.
     """
     from framegate.control.configuration.reading import parse_document  # here: only the command line reads YAML
 

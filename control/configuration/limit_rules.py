@@ -14,28 +14,9 @@ from framegate.control.configuration.document import WRONG, ConfigurationError, 
 from framegate.control.configuration.schema import build_section
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.limits import LimitRule, LimitsConfig, ListenerLimits, RateLimits, parse_network
-from framegate.proxy.config.model import (
-    LEAST_POOL,
-    ListenerConfig,
-    MemoryPoolConfig,
-    ProxyConfig,
-    UpstreamConfig,
-    forwarding_of,
-    whole_request,
-)
+from framegate.proxy.config.model import LEAST_POOL, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig, forwarding_of, whole_request
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.authenticator import ANONYMOUS
-
-__all__ = [
-    "MOST_RULES",
-    "limit_faults",
-    "limit_rules",
-    "listener_limit_faults",
-    "listener_limit_rules",
-    "pool_rules",
-    "read_limit_rules",
-    "share_rules",
-]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -137,10 +118,8 @@ def listener_limit_faults(listener: ListenerConfig) -> list[tuple[str, str]]:
 
 
 def read_limit_rules(text: str) -> tuple[LimitRule, ...]:
-    """The limit rules in a text of YAML with the key ``rules``, to be changed while framegate runs. Those of other keys are not checked.
-
-    Raises:
-        ConfigurationError: with every fault.
+    """The limit rules in a text of YAML with the key ``rules``, to be changed while framegate runs. Those of other keys are not checked. Raises
+    ConfigurationError: with every fault.
     """
     from framegate.control.configuration.reading import parse_document  # here: only the command line reads YAML
 

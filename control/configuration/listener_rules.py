@@ -16,8 +16,6 @@ from framegate.proxy.config.model import HeaderConfig, ListenerConfig, ProxyConf
 from framegate.proxy.config.tls import BY_SUBJECT
 from framegate.proxy.network.authenticator import ANONYMOUS
 
-__all__ = ["framing_rules", "handler_places", "handler_rules", "listener_rules"]
-
 Text = TypeVar("Text")
 Listeners = list[tuple[Path, ListenerConfig]]
 
@@ -110,9 +108,8 @@ def _is_name(text: str) -> bool:
 
 
 def handler_places(document: Document, config: ProxyConfig) -> None:
-    """Check whether handlers can be found on ``handlers.path`` or ``sys.path``, without importing anything of them.
-
-    A package may define only at its import where its modules are, so for a module within a package this is a warning.
+    """Check whether handlers can be found on ``handlers.path`` or ``sys.path``, without importing anything of them. A package may define only at its
+    import where its modules are, so for a module within a package this is a warning.
     """
     handled = {(*path, "handler"): item.handler for path, item in entries(("listeners",), config.listeners) if item.handler}
     folders = config.handlers.path if handled else ()

@@ -17,16 +17,10 @@ from framegate.control.configuration.rules import apply_rules
 from framegate.control.configuration.schema import build
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["examine", "judge", "load", "validate"]
-
 
 def examine(path: str | pathlib.Path, text: str | None = None, *, in_use: bool = False) -> Findings:
-    """All faults and warnings of a file on this machine.
-
-    Args:
-        path: of the file.
-        text: what is examined as if it stood in the file; None: what is in it.
-        in_use: warn of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
+    """All faults and warnings of a file on this machine. ``text``: what is examined as if it stood in the file; None: what is in it. ``in_use``: warn
+    of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
     """
     file = pathlib.Path(path)
     try:

@@ -26,42 +26,22 @@ from framegate.proxy.config.model import ProxyConfig, TapConfig
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from framegate.proxy.tap.store import package_fault
 
-__all__ = [
-    "IN_USE",
-    "apply_machine",
-    "bind_fault",
-    "folder_fault",
-    "free_bytes",
-    "is_served",
-    "lock_fault",
-    "lock_holder",
-    "socket_fault",
-    "tap_bytes",
-]
-
 Bound = list[tuple[Path, Address]]
-IN_USE: Final = "is in use now"
-"""The beginning of a warning of what another process uses."""
+IN_USE: Final = "is in use now"  # the beginning of a warning of what another process uses
 _ADMIN: Final = "admin"
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc"}
 _KERNEL: Final = "/proc/sys/net/core"
 _LOCKS: Final = "/proc/locks"
 _PROBE_S: Final = 1.0
-_MOST_PORTS: Final = 1024
-"""Ports of a range that are tried."""
+_MOST_PORTS: Final = 1024  # Ports of a range that are tried
 _SHOWN_PORTS: Final = 3
 _GIVE: Final = "give it to one of them (of a pod's volume: securityContext.fsGroup)"
-_OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR
-"""The rights that the owner of a folder needs to make files in it."""
+_OWNERS: Final = stat.S_IWUSR | stat.S_IXUSR  # the rights that the owner of a folder needs to make files in it
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
-    """Add faults and warnings about what this machine does not provide.
-
-    Args:
-        document, config: where the document has faults, the model lacks the values that are wrong.
-        bound: every address that is to be bound, with its key; without those that are faulty already.
-        in_use: warn of what another process uses now.
+    """Add faults and warnings about what this machine does not provide. ``document``, ``config``: where the document has faults, the model lacks the
+    values that are wrong. ``bound``: every address that is to be bound, with its key; without those that are faulty already.
     """
     _addresses(document, bound, in_use=in_use)
     _broker_ports(document, config, in_use=in_use)
@@ -268,9 +248,8 @@ def lock_fault(path: str) -> str | None:
 
 
 def lock_holder(path: str) -> str | None:
-    """The process that holds a lock and has written its number into the lock's file; None if there is none.
-
-    The kernel's list of locks is read, because trying the lock could make a framegate fail that starts at this moment.
+    """The process that holds a lock and has written its number into the lock's file; None if there is none. The kernel's list of locks is read,
+    because trying the lock could make a framegate fail that starts at this moment.
     """
     try:
         with open(path, encoding="ascii", errors="replace") as file:

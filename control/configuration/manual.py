@@ -18,50 +18,36 @@ from framegate.control.configuration.schema import SIZES, bound_text, file_key, 
 from framegate.proxy.config.key import Effect, Key, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["DANGER", "EFFECTS", "SOURCE", "Entry", "entries", "find", "lines", "nearest"]
-
 SOURCE: Final = pathlib.Path(__file__).with_name("manual.yaml")
 _LINE: Final = re.compile(r"^( *)(- )?([a-z_]+):(.*)$")
 _INDEX: Final = re.compile(r"\[\d*\]")
-_TABLE: Final = "   "
-"""A comment line that begins so is a line of a table and is not wrapped."""
+_TABLE: Final = "   "  # a comment line that begins so is a line of a table and is not wrapped
 DANGER: Final = "Danger: "
 _NEAREST: Final = 5
 EFFECTS: Final[dict[Effect, tuple[str, str]]] = {
     "now": ("yes", "Can be changed while framegate runs."),
     "new connections": ("new connections", "Can be changed while framegate runs, for new connections."),
     "restart": ("restart", "A change needs a restart."),
-}
-"""Of a key: what stands in the table of changes, and a sentence."""
+}  # of a key: what stands in the table of changes, and a sentence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One key.
+    """One key."""
 
-    Attributes:
-        path: as in ``listeners[].timeouts.idle``.
-        text, danger: its description and risks, in paragraphs; a line of a table begins with white space.
-        type: of its value, in words.
-        range, words: the permitted values; empty: others are permitted.
-        default: as written in a file; empty for required keys and for sections whose keys have defaults.
-        required: whether it must be given where its section is.
-        effect: of a change while framegate runs; of a list, also of adding and removing an entry.
-        example: a line of a configuration; empty for a section.
-        keys: the names of the keys of a section.
-    """
-
-    path: str
+    path: str  # as in ``listeners[].timeouts.idle``
+    # text, danger: its description and risks, in paragraphs; a line of a table begins with white space
     text: tuple[str, ...]
     danger: str
-    type: str
+    type: str  # of its value, in words
+    # range, words: the permitted values; empty: others are permitted
     range: str
     words: tuple[str, ...]
-    default: str
-    required: bool
-    effect: Effect
-    example: str
-    keys: tuple[str, ...]
+    default: str  # as written in a file; empty for required keys and for sections whose keys have defaults
+    required: bool  # whether it must be given where its section is
+    effect: Effect  # of a change while framegate runs; of a list, also of adding and removing an entry
+    example: str  # a line of a configuration; empty for a section
+    keys: tuple[str, ...]  # the names of the keys of a section
 
     @property
     def facts(self) -> list[str]:

@@ -16,14 +16,11 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from framegate.control.configuration.document import MAX_BYTES, ConfigurationError, Document, Fault, Path, key_of, show
+from framegate.control.configuration.document import MAX_BYTES as MAX_BYTES
+from framegate.control.configuration.document import ConfigurationError, Document, Fault, Path, key_of, show
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document", "yaml_line", "yaml_reason"]
-
-MAX_VALUES: Final = 50_000
-"""Keys, values and lists together; a listener has about 20."""
-MAX_DEPTH: Final = 16
-"""Of lists and mappings within each other; the deepest key of a configuration lies 4 deep."""
+MAX_VALUES: Final = 50_000  # Keys, values and lists together; a listener has about 20
+MAX_DEPTH: Final = 16  # of lists and mappings within each other; the deepest key of a configuration lies 4 deep
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 

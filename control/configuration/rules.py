@@ -3,25 +3,23 @@
 The rules read the model. It has ``document.WRONG`` for a value that is already known to be wrong, so one fault causes no second one.
 """
 
+import grp
 import re
 import urllib.parse
 from typing import Final
 
-from framegate.control.configuration.admin_rules import admin_addresses, admin_rules
 from framegate.control.configuration.broker_rules import broker_rules, cluster_rules, port_ranges
 from framegate.control.configuration.document import Document, Path, entries, key_of, unique_names
 from framegate.control.configuration.kafka_rules import kafka_rules
 from framegate.control.configuration.limit_rules import limit_rules, listener_limit_rules, pool_rules, share_rules
-from framegate.control.configuration.listener_rules import framing_rules, handler_rules, listener_rules
+from framegate.control.configuration.listener_rules import allowed_rules, framing_rules, handler_rules, listener_rules, mapping_rules
 from framegate.control.configuration.sasl_rules import sasl_rules
 from framegate.control.configuration.tap_rules import tap_rules
 from framegate.control.configuration.tls_rules import listener_tls_rules, upstream_tls_rules
 from framegate.control.configuration.units import format_duration_ms
 from framegate.proxy.config.address import Address, parse_address
 from framegate.proxy.config.log import LEAST_EVERY_MS
-from framegate.proxy.config.model import EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, UpstreamConfig
-
-__all__ = ["apply_rules"]
+from framegate.proxy.config.model import AdminConfig, AdminTcp, EndpointConfig, ListenerConfig, OtlpConfig, ProxyConfig, RoleSocket, UpstreamConfig
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -30,10 +28,8 @@ _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Address]]:
-    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect.
-
-    Returns:
-        Every address that is to be bound, as far as it could be read, with its key.
+    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect. Returns: Every address that is to be bound, as
+    far as it could be read, with its key.
     """
     listeners: Listeners = entries(("listeners",), config.listeners)
     upstreams: Upstreams = entries(("upstreams",), config.upstreams)
@@ -208,3 +204,49 @@ def _otlp(document: Document, otlp: OtlpConfig) -> None:
         document.add(path, reason, "(not shown)" if secret else None)
     elif has_path and otlp.protocol == "grpc":
         document.add(path, "has a path, which the protocol grpc has no place for; see telemetry.otlp.protocol")
+
+
+_MODE: Final = re.compile("06[0246][0246]")
+_TCP: Final = ("admin", "tcp")
+
+
+def admin_addresses(config: AdminConfig) -> dict[Path, AdminConfig | RoleSocket | AdminTcp]:
+    """The sections with an address, by the path of the address; those of ``tcp`` last."""
+    sections: dict[Path, AdminConfig | RoleSocket | AdminTcp | None] = {
+        ("admin", "address"): config,
+        ("admin", "operate", "address"): config.operate,
+        ("admin", "view", "address"): config.view,
+    }
+    return {path: section for path, section in {**sections, (*_TCP, "address"): config.tcp}.items() if section is not None}
+
+
+def admin_rules(document: Document, config: AdminConfig) -> None:
+    """Check ``admin``."""
+    for address, section in admin_addresses(config).items():
+        if isinstance(section, AdminTcp):
+            continue
+        path = address[:-1]
+        if not _MODE.fullmatch(section.mode):
+            document.add((*path, "mode"), "must be 0600 to 0666, of reading and writing only: 0660 also lets in the group, 0666 everybody")
+        elif section.group and section.mode[2] != "6":
+            document.add((*path, "group"), "has no effect: mode does not let it in; set mode to 0660")
+        elif document.files:
+            document.add((*path, "group"), _group_fault(section.group))
+        if path == ("admin",) and section.mode.endswith("6"):
+            document.warn((*path, "mode"), "lets everybody on this machine drain framegate, create users and record traffic")
+    if config.tcp is not None:
+        listener_tls_rules(document, _TCP, config.tcp.tls)
+        mapping_rules(document, (*_TCP, "principal", "rules"), config.tcp.principal.rules)
+        for role in ("view", "operate", "admin"):
+            allowed_rules(document, (*_TCP, role), getattr(config.tcp, role))
+        if not (config.tcp.view or config.tcp.operate or config.tcp.admin):
+            document.warn(_TCP, "refuses everybody: no principal has a role; set view, operate or admin", "")
+
+
+def _group_fault(group: str) -> str | None:
+    if group and not group.isdecimal():
+        try:
+            grp.getgrnam(group)
+        except KeyError:
+            return "is no group of this machine"
+    return None

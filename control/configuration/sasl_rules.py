@@ -11,8 +11,6 @@ from framegate.proxy.auth.mapping_rules import MappingRules, RuleError
 from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
 from framegate.proxy.config.sasl import ListenerSasl, TokenConfig, UpstreamIdentity, UpstreamSasl
 
-__all__ = ["sasl_rules"]
-
 _TOKENS: Final = "OAUTHBEARER"
 _IN_CLEAR: Final = {"PLAIN": "password", _TOKENS: "token"}
 _RULE: Final = "RULE:"

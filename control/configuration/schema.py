@@ -16,11 +16,8 @@ from framegate.control.configuration.units import format_duration_ms, format_siz
 from framegate.proxy.config.key import Key, chosen, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["SIZES", "bound_text", "build", "build_section", "file_key", "range_text"]
-
 Model = TypeVar("Model")
-SIZES: Final = frozenset({"bytes", "bytes/s"})
-"""The units that are written as a size."""
+SIZES: Final = frozenset({"bytes", "bytes/s"})  # the units that are written as a size
 _UNIX: Final = "unix:"
 
 

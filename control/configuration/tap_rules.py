@@ -13,8 +13,6 @@ from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.config.selection import api_key, byte_range, overlap
 from framegate.proxy.tap.store import url_fault
 
-__all__ = ["tap_rule_faults", "tap_rules"]
-
 Found = TypeVar("Found")
 _KEY: Final = "tap.rules[0]."
 

@@ -24,32 +24,7 @@ from framegate.proxy.server.rows import Store, listener_owner, upstream_owner
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = [
-    "MAX_BYTES",
-    "CertificateFacts",
-    "TlsFile",
-    "describe",
-    "describe_files",
-    "describe_revocations",
-    "ends_of",
-    "facts_from_row",
-    "facts_of",
-    "first_stores",
-    "hosts",
-    "identities",
-    "named_here",
-    "named_paths",
-    "read_tls_files",
-    "revocation_lists",
-    "revocations",
-    "short_fingerprint",
-    "shown_of",
-    "tls_files",
-    "tls_sections",
-]
-
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of all files together: they go to each processor in one message."""
+MAX_BYTES: Final = 16 * 1024 * 1024  # of all files together: they go to each processor in one message
 _SHORT: Final = 16
 _NO_END: Final = 253_402_300_799.0  # the last second of the year 9999, as RFC 5280 has it
 _REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
@@ -57,21 +32,15 @@ _REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """One certificate, or one revocation list.
+    """One certificate, or one revocation list."""
 
-    Attributes:
-        subject, issuer: in RFC 4514 form; the subject of a list is empty, that of a certificate may be.
-        names: the alternative names, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted.
-        serial: in hexadecimal.
-        fingerprint: SHA-256 of its DER form, in hexadecimal.
-        begins, ends: seconds since 1970.
-    """
-
+    # subject, issuer: in RFC 4514 form; the subject of a list is empty, that of a certificate may be
     subject: str
     issuer: str
-    names: tuple[str, ...]
-    serial: str
-    fingerprint: str
+    names: tuple[str, ...]  # the alternative names, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted
+    serial: str  # in hexadecimal
+    fingerprint: str  # SHA-256 of its DER form, in hexadecimal
+    # begins, ends: seconds since 1970
     begins: float
     ends: float
 
@@ -131,10 +100,8 @@ def _leaves(section: Any, key: str = "") -> Iterator[tuple[str, str, Key, Any]]:
 
 
 def read_tls_files(config: ProxyConfig) -> dict[str, str]:
-    """The contents of the files that a configuration names, by path; each character stands for one byte (Latin-1).
-
-    Raises:
-        ConfigurationError: one cannot be read, they are too large, or they do not fit together: a file changed since it was validated.
+    """The contents of the files that a configuration names, by path; each character stands for one byte (Latin-1). Raises ConfigurationError: one
+    cannot be read, they are too large, or they do not fit together: a file changed since it was validated.
     """
     files: dict[str, bytes] = {}
     faults: list[Fault] = []
@@ -291,10 +258,8 @@ def _name(name: "x509.GeneralName") -> str:
 
 
 def hosts(pem: bytes) -> list[str]:
-    """The DNS names of the first certificate of a PEM file, in lower case; if it has none, its common name, as clients read it then.
-
-    Raises:
-        ValueError: there is none, or it is broken.
+    """The DNS names of the first certificate of a PEM file, in lower case; if it has none, its common name, as clients read it then. Raises
+    ValueError: there is none, or it is broken.
     """
     from cryptography import x509
 

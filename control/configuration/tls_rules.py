@@ -13,26 +13,12 @@ from framegate.control.configuration.tls_files import describe, describe_revocat
 from framegate.proxy.auth.certificates import pin_fault
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 
-__all__ = [
-    "EXPOSED",
-    "HOST",
-    "authority_fault",
-    "exposure_warning",
-    "host_warning",
-    "identity_fault",
-    "listener_tls_rules",
-    "readable_file",
-    "upstream_tls_rules",
-    "validity_warning",
-]
-
 HOST: Final = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z][a-z0-9-]{0,62}\.?", re.IGNORECASE)
 """A host name, or a pattern of host names, that a client can ask for."""
 _MAX_HOST: Final = 253
 _MAX_PROTOCOL: Final = 255
 Found = TypeVar("Found")
-EXPOSED: Final = "can be read or written by everybody"
-"""The beginning of the warning of ``exposure_warning``."""
+EXPOSED: Final = "can be read or written by everybody"  # the beginning of the warning of ``exposure_warning``
 
 
 def listener_tls_rules(document: Document, path: Path, tls: ListenerTls) -> None:

@@ -4,8 +4,6 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_about", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
-
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
 _SIZE_UNITS: Final = {name.upper(): factor for name, factor in [*_BINARY.items(), *_DECIMAL.items()]}
@@ -14,11 +12,9 @@ _DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
-_MAX: Final = 2**63 - 1
-"""The largest number of bytes, milliseconds or nanoseconds: 63 bits, as in the API and in the data path."""
+_MAX: Final = 2**63 - 1  # the largest number of bytes, milliseconds or nanoseconds: 63 bits, as in the API and in the data path
 _MAX_DIGITS: Final = 100
-_LEAST_UNITS: Final = 10
-"""The least number of a unit to which a size is rounded."""
+_LEAST_UNITS: Final = 10  # the least number of a unit to which a size is rounded
 _FRACTION: Final = re.compile(r"\.(\d{1,9})(?=[Zz+-])")
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -95,9 +91,8 @@ def _shortest(value: int, units: dict[str, int]) -> str:
 
 
 def parse_instant_ns(text: str, now_ns: int) -> int:
-    """Nanoseconds since 1970 of ``2026-12-31T23:59:00Z`` (RFC 3339), or of a time from now, ``90m``; ``0`` stays 0, no instant.
-
-    Raises ValueError with a sentence that says what would be right.
+    """Nanoseconds since 1970 of ``2026-12-31T23:59:00Z`` (RFC 3339), or of a time from now, ``90m``; ``0`` stays 0, no instant. Raises ValueError
+    with a sentence that says what would be right.
     """
     compact = text.strip()
     try:

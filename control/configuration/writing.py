@@ -15,21 +15,15 @@ from framegate.control.configuration.units import format_instant_ns
 from framegate.proxy.config.key import Key, keys
 from framegate.proxy.config.model import HandlersConfig, ProxyConfig
 
-__all__ = ["as_yaml", "flow"]
-
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NO_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _INDENT: Final = "  "
-_HANDLERS: Final = HandlersConfig()
-"""The only keys whose default is a relative path."""
+_HANDLERS: Final = HandlersConfig()  # the only keys whose default is a relative path
 
 
 def as_yaml(config: ProxyConfig, folder: str, *, defaults: bool = False) -> str:
-    """The configuration as a file; paths are absolute.
-
-    Args:
-        folder: of the file, where paths start that are the default.
-        defaults: write also the keys that have their default, unless it is none.
+    """The configuration as a file; paths are absolute. ``folder``: of the file, where paths start that are the default. ``defaults``: write also the
+    keys that have their default, unless it is none.
     """
     if config.handlers.path == tuple(str(pathlib.Path(folder, path)) for path in _HANDLERS.path) and not defaults:
         config = dataclasses.replace(config, handlers=dataclasses.replace(config.handlers, path=_HANDLERS.path))

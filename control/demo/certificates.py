@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Certificates", "create"]
-
 _LIFETIME: Final = datetime.timedelta(days=1)
 _SKEW: Final = datetime.timedelta(minutes=5)
 _NO_USAGE: Final = dict.fromkeys(
@@ -35,10 +33,8 @@ class Certificates:
 def create(
     directory: Path, lifetime: datetime.timedelta = _LIFETIME, hosts: tuple[str, ...] = ("localhost",), owner: str = "framegate demo"
 ) -> Certificates:
-    """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing.
-
-    The server's names are ``hosts``, ``127.0.0.1`` and ``::1``. The authority's key is never written. Subjects
-    begin with ``owner``.
+    """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing. The server's
+    names are ``hosts``, ``127.0.0.1`` and ``::1``. The authority's key is never written. Subjects begin with ``owner``.
     """
     directory.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())

@@ -17,18 +17,6 @@ from framegate.control.demo.processes import ChildError, signal_handlers
 from framegate.control.demo.stage import Workspace, WorkspaceError
 from framegate.control.demo.view import say
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_MISSING",
-    "EXIT_OK",
-    "TerminatedError",
-    "conclude",
-    "ended",
-    "exit_code",
-    "program",
-]
-
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_MISSING: Final = 2

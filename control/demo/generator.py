@@ -23,10 +23,7 @@ from typing import Any, Final
 
 from framegate.control.demo.load import Client, Latency, Payloads
 
-__all__ = ["FIRST_SPECIAL", "Generator", "Options", "main"]
-
-FIRST_SPECIAL: Final = 1000
-"""The first number of the connections that steps open."""
+FIRST_SPECIAL: Final = 1000  # the first number of the connections that steps open
 
 _TICK_S: Final = 0.005
 _STATS_S: Final = 0.25
@@ -154,7 +151,6 @@ class Generator:
             self._write({"event": "reply", "id": command["id"], **self._do(command)})
 
     def _do(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry a command out; returns the state of its connection."""
         match command["do"]:
             case "stop":
                 self._stopping = True

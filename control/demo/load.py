@@ -26,8 +26,6 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Client", "Latency", "Payloads", "Upstream", "frame"]
-
 FRAME_HEADER: Final = struct.Struct(">iiqI")
 SIZE_HEADER_SIZE: Final = 4
 BODY_HEADER_SIZE: Final = FRAME_HEADER.size - SIZE_HEADER_SIZE
@@ -61,7 +59,6 @@ class Payloads:
         return self._table[(number * 37 + sequence) % _TABLE_SIZE]
 
     def frames(self, number: int, first: int, count: int) -> bytes:
-        """``count`` frames from the sequence number ``first`` on."""
         pieces: list[bytes] = []
         pack, table, checksums = FRAME_HEADER.pack, self._table, self._checksums
         for sequence in range(first, first + count):
@@ -116,31 +113,22 @@ class Client:
     It has no loop: the generator calls ``on_ready`` when the socket is ready for the events in ``wanted``, which are epoll's.
 
     Args:
-        number: is part of every body.
         address: of the proxy's listener; its certificate must have the host.
         context: TLS, or None for plaintext.
         payloads, latency: the table that bodies come from; the times of answers are added to the histogram.
         send_buffer: bytes of the socket's send buffer; 0 leaves the system's.
 
     Attributes:
-        closed: why the connection ended: ``client`` if the generator ended it in order; None: it is open.
         blocked_since_ns: since when the socket takes no bytes; 0: it takes them.
-        wrong: answers that are not what was sent.
     """
 
     def __init__(
-        self,
-        number: int,
-        address: tuple[str, int],
-        context: ssl.SSLContext | None,
-        payloads: Payloads,
-        latency: Latency,
-        send_buffer: int = 0,
+        self, number: int, address: tuple[str, int], context: ssl.SSLContext | None, payloads: Payloads, latency: Latency, send_buffer: int = 0
     ) -> None:
         self.number, self.latency = number, latency
         self.begun_count = self.sent_bytes = self.answered_count = self.answered_bytes = self.blocked_since_ns = 0
-        self.wrong: list[str] = []
-        self.closed: str | None = None
+        self.wrong: list[str] = []  # answers that are not what was sent
+        self.closed: str | None = None  # why the connection ended: ``client`` if the generator ended it in order; None: it is open
         self.wanted = select.EPOLLIN
         self._payloads = payloads
         self._special: dict[int, bytes] = {}
@@ -169,7 +157,6 @@ class Client:
 
     @property
     def outbox_bytes(self) -> int:
-        """Bytes that the socket has not taken."""
         return len(self._outbox)
 
     def submit(self, count: int) -> None:
@@ -190,7 +177,6 @@ class Client:
         self._submit(0, self._rest)
 
     def on_ready(self, events: int) -> None:
-        """Continue the writes and the reads that the events allow."""
         if self.closed is not None:
             return
         try:
@@ -209,7 +195,6 @@ class Client:
         self.on_ready(select.EPOLLIN)
 
     def close(self, reason: str = "client") -> None:
-        """End the connection at once."""
         self.closed = self.closed or reason
         self._socket.close()
 

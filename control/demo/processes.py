@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java", "signal_handlers", "signals_ignored"]
-
-JAVA_VERSION: Final = 17
-"""The oldest Java that runs Spark and a broker."""
+JAVA_VERSION: Final = 17  # the oldest Java that runs Spark and a broker
 # Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
 _BOOTSTRAP: Final = (
     "import ctypes, os, signal, sys\n"
@@ -48,13 +45,9 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 
 
 class Child:
-    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``.
-
-    Args:
-        name: for messages.
-        command, environment: of the process; the environment is added to that of this process.
-        log: the file.
-        on_row: called on the reading thread with every row that is no reply.
+    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``. ``command``,
+    ``environment``: of the process; the environment is added to that of this process. ``on_row``: called on the reading thread with every row that is
+    no reply.
     """
 
     def __init__(

@@ -13,14 +13,11 @@ from framegate.control.demo.stage import LISTENER, LogCount
 from framegate.control.demo.steering import Metrics
 from framegate.proxy.tap.completeness import Verdict
 
-__all__ = ["CONTENT_QUERIES", "PROOF", "Check", "Counts", "Evidence", "checks", "counts", "proof"]
-
 PROOF: Final = {
     "completeness": """
         SELECT direction, state, count(*) AS windows, sum(seen) AS seen, sum(stored + withheld + sampled + lost) AS accounted
         FROM completeness GROUP BY direction, state"""
-}
-"""The query of ``proof``."""
+}  # the query of ``proof``
 
 _BODIES: Final = """
     SELECT direction, connection_id, sequence,
@@ -42,8 +39,7 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
         GROUP BY direction""",
     "gaps": "SELECT coalesce(sum(lost_frames), 0) AS lost FROM gaps",
     **PROOF,
-}
-"""The queries to Spark: counts, recomputed checksums, and whether each sequence has no gap and is in the order in which the proxy saw it."""
+}  # the queries to Spark: counts, recomputed checksums, and whether each sequence has no gap and is in the order in which the proxy saw it
 
 
 class Evidence(NamedTuple):
@@ -99,12 +95,8 @@ def checks(evidence: Evidence) -> list[Check]:
 
 
 def proof(verdict: Verdict, tables: Mapping[str, Sequence[Mapping[str, Any]]], unclaimed: int = 0) -> list[Check]:
-    """Whether the log is complete, and Spark's table says the same.
-
-    Args:
-        verdict: on the log, after the proxy has ended.
-        tables: Spark's answers to ``PROOF``.
-        unclaimed: answers that came when their client had left: the log says that exactly so many are lost.
+    """Whether the log is complete, and Spark's table says the same. ``tables``: Spark's answers to ``PROOF``. ``unclaimed``: answers that came when
+    their client had left: the log says that exactly so many are lost.
     """
     rows = verdict.rows
     late = [row for row in rows if (row.direction, row.state) == ("response", "lost")]

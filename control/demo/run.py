@@ -21,8 +21,6 @@ from framegate.control.demo.steps import Steps
 from framegate.control.demo.view import Reading, View, Waiting, say
 from framegate.proxy.tap.completeness import verify
 
-__all__ = ["missing", "run"]
-
 _POOL_SIZE: Final = 64 * 1024 * 1024
 _REFRESH_S: Final = 0.25
 _SETTLE_S: Final = 10.0
@@ -31,7 +29,7 @@ _FIRST_RATE: Final = 200
 _FIRST_BATCH_S: Final = 60.0
 
 
-def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, directory: Path | None = None, plain_view: bool = False) -> int:
+def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, directory: Path | None = None) -> int:
     """Run a demo to its report.
 
     Args:
@@ -39,11 +37,9 @@ def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, direct
         rate: frames per second over all connections, each answered.
         connections: of the load, at once.
         directory: the folder of the run: new, empty or an earlier demo's. None: a folder for temporary files.
-        plain_view: lines instead of a live view, even on a terminal.
 
-    Returns:
-        0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started; 130: Ctrl-C
-        ended it, or the load; 143: SIGTERM.
+    Returns: 0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started; 130:
+    Ctrl-C ended it, or the load; 143: SIGTERM.
     """
     absent = missing("pyspark", "pyarrow")
     if absent:
@@ -51,7 +47,7 @@ def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, direct
 
     def perform() -> int:
         with Stage(Workspace(directory)) as stage:
-            return _Demo(stage, seconds, rate, connections, plain=plain_view).perform()
+            return _Demo(stage, seconds, rate, connections).perform()
 
     return exit_code(perform)
 
@@ -67,11 +63,11 @@ def missing(*modules: str) -> str | None:
 class _Demo:
     """One run, with what ``run`` was told."""
 
-    def __init__(self, stage: Stage, seconds: float, rate: int, connections: int, *, plain: bool) -> None:
+    def __init__(self, stage: Stage, seconds: float, rate: int, connections: int) -> None:
         self._stage = stage
-        self._seconds, self._rate, self._connections, self._plain = seconds, rate, connections, plain
+        self._seconds, self._rate, self._connections = seconds, rate, connections
         self._console = Console()
-        self._waiting = functools.partial(Waiting, self._console, plain=plain)
+        self._waiting = functools.partial(Waiting, self._console)
         self._latest: dict[str, Any] = {}
         self._interrupted = False
 
@@ -118,29 +114,29 @@ class _Demo:
 
     def _watch(self, generator: Child, steering: Steering) -> Steps:
         """Show the state and perform the steps until the time is over, or until an interrupt."""
-        with View(self._console, self._seconds, plain=self._plain) as view:
-            steps = Steps(steering, generator, _POOL_SIZE, view.note)
-            script = steps.script()
-            due = [self._seconds * (number + 1) / (len(script) + 2) for number in range(len(script))]
-            step: threading.Thread | None = None
-            started = time.monotonic()
-            try:
-                while (elapsed := time.monotonic() - started) < self._seconds or script or (step is not None and step.is_alive()):
-                    if script and elapsed >= due[-len(script)] and (step is None or not step.is_alive()):
-                        step = threading.Thread(target=script.pop(0), name="step", daemon=True)
-                        step.start()
-                    view.show(self._reading(elapsed))
-                    for child in self._stage.children:
-                        if not child.running:
-                            raise ChildError(f"{child.name} ended: {child.tail()}")
-                    time.sleep(_REFRESH_S)
-            except KeyboardInterrupt:
-                self._interrupted = True
-                view.note("interrupted: the load ends here; once more to give up")
-                if step is not None:
-                    step.join()
-                steps.skip()
-            view.show(self._reading(time.monotonic() - started))
+        view = View(self._console, self._seconds)
+        steps = Steps(steering, generator, _POOL_SIZE, view.note)
+        script = steps.script()
+        due = [self._seconds * (number + 1) / (len(script) + 2) for number in range(len(script))]
+        step: threading.Thread | None = None
+        started = time.monotonic()
+        try:
+            while (elapsed := time.monotonic() - started) < self._seconds or script or (step is not None and step.is_alive()):
+                if script and elapsed >= due[-len(script)] and (step is None or not step.is_alive()):
+                    step = threading.Thread(target=script.pop(0), name="step", daemon=True)
+                    step.start()
+                view.show(self._reading(elapsed))
+                for child in self._stage.children:
+                    if not child.running:
+                        raise ChildError(f"{child.name} ended: {child.tail()}")
+                time.sleep(_REFRESH_S)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            view.note("interrupted: the load ends here; once more to give up")
+            if step is not None:
+                step.join()
+            steps.skip()
+        view.show(self._reading(time.monotonic() - started))
         return steps
 
     def _settle(self, steering: Steering, serving: Serving) -> Metrics:

@@ -20,10 +20,7 @@ from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
-__all__ = ["COMMAND", "LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
-
-LISTENER: Final = "demo"
-"""The name of the proxy's one listener, and of the upstream's."""
+LISTENER: Final = "demo"  # the name of the proxy's one listener, and of the upstream's
 
 COMMAND: Final = (sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())")
 # Spark for a minute: the quick compiler and the small collector leave the processors to the traffic. 121 MB of log took 24 s instead of 52 s
@@ -46,24 +43,17 @@ class WorkspaceError(Exception):
 
 
 class Workspace:
-    """A folder that only this demo uses; the files of the run before are removed.
-
-    Args:
-        directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
-        name: of that folder; each kind of demo has its own.
-
-    Attributes:
-        configuration, upstream_configuration: files of the proxy and of the upstream.
-        admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
-
-    Raises:
-        WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
+    """A folder that only this demo uses; the files of the run before are removed. ``directory``: new, empty or an earlier demo's; None:
+    ``NAME-<uid>`` in the folder for temporary files. Raises WorkspaceError: the folder cannot be written or holds other files, or another demo uses
+    it.
     """
 
     def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
         self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
+        # files of the proxy and of the upstream
         self.configuration, self.upstream_configuration = self.root / "framegate.yaml", self.root / "upstream.yaml"
         self.certificates, self.tap, self.tables, self.logs = (self.root / part for part in ("certificates", "tap", "tables", "logs"))
+        # addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket
         self.admin, self.upstream_admin = (f"unix:{self._socket(part)}" for part in ("admin", "upstream"))
         try:
             self._lock = self._take()
@@ -155,7 +145,6 @@ class Stage:
             self.workspace.release()
 
     def start(self, name: str, command: list[str], **options: Any) -> Child:
-        """Start a child with a log of its name."""
         child = Child(name, command, self.workspace.logs / f"{name}.log", **options)
         self.children.append(child)
         return child
@@ -187,7 +176,6 @@ class Stage:
         """Start the proxy and wait until it serves.
 
         Args:
-            upstream: its one endpoint, or the keys of the upstream.
             protocol, listener: keys of the listener; ``tls=None`` for plaintext.
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
@@ -276,7 +264,6 @@ class Stage:
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
     def upstream_configuration(self) -> dict[str, Any]:
-        """Of the framegate with the handler."""
         handler = {"handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
         return {
             "node": "upstream",

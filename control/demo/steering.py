@@ -15,8 +15,6 @@ from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
-__all__ = ["Channel", "Metrics", "Steering", "cause_text"]
-
 _TIMEOUT_S: Final = 10.0
 _PAGE_SIZE: Final = 500
 
@@ -115,7 +113,6 @@ class Metrics:
 
     @classmethod
     def scrape(cls, address: str) -> "Metrics":
-        """The metrics at ``http://address/metrics``."""
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
             return cls(reply.read().decode())
 
@@ -124,7 +121,6 @@ class Metrics:
         return int(sum(one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()))
 
     def by(self, name: str, label: str) -> dict[str, int]:
-        """The sums by one label's values, without zeroes."""
         sums: Counter[str] = Counter()
         for sample in self._samples:
             if sample.name == name and sample.value:

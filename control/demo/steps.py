@@ -17,8 +17,6 @@ from framegate.control.demo.report import Check
 from framegate.control.demo.steering import Channel, Steering, cause_text
 from framegate.control.v1.channel_service_pb2 import MuteCause
 
-__all__ = ["Step", "Steps"]
-
 Found = TypeVar("Found")
 
 KIB: Final = 1024
@@ -49,13 +47,7 @@ class _Client(NamedTuple):
 
 
 class Steps:
-    """The steps.
-
-    Args:
-        steering, generator: of the proxy and the load.
-        pool_size: of the memory pool at start, which is restored.
-        note: called with every line about an effect.
-    """
+    """The steps. ``pool_size``: of the memory pool at start, which is restored."""
 
     def __init__(self, steering: Steering, generator: Child, pool_size: int, note: Callable[[str], None]) -> None:
         self.done: list[Step] = []
@@ -79,7 +71,6 @@ class Steps:
         self.done += [Step(title, failure="interrupted before it") for title in self._titles if title not in begun]
 
     def checks(self) -> list[Check]:
-        """What the report says of each step."""
         failed = {step.title: f"; NOT SEEN: {step.failure}" if step.failure is not None else "" for step in self.done}
         return [Check(f"{step.title}: {'; '.join(step.seen)}{failed[step.title]}", step.failure is None) for step in self.done]
 

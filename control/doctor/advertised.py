@@ -14,8 +14,6 @@ from framegate.control.doctor.finding import Finding, judged
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 
-__all__ = ["finding"]
-
 _SHOWN: Final = 3
 _ADVICE: Final = (
     "name the brokers as kafka: {bootstrap: [...]} at the upstream, with brokers at the listener; or have each broker advertise a listener of "

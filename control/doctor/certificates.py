@@ -31,8 +31,6 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.rotation.validator import refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 
-__all__ = ["DAY_S", "days", "ends_soon", "look", "weakness"]
-
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
 DAY_S: Final = 86_400.0

@@ -8,8 +8,6 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.errors import StartError
 from framegate.control.telemetry.environment import Target, judge
 
-__all__ = ["look"]
-
 _ADVICE = (
     "is it there, and is the protocol its own (grpc has port 4317, http/protobuf 4318)? telemetry.otlp.endpoint or OTEL_EXPORTER_OTLP_ENDPOINT says "
     "where it is; http:// is without TLS. If it refuses: its receivers, its path, OTEL_EXPORTER_OTLP_HEADERS, its certificate and ours"

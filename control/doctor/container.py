@@ -14,21 +14,14 @@ from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.model import KIB, MIB
 
-__all__ = ["DESCRIPTORS", "FEW_CONNECTIONS", "look_at_cpus", "look_at_limits", "look_at_memory", "tasks_needed"]
-
-DESCRIPTORS: Final = 64
-"""Of a process, without those of its connections: an idle processor has 13, control 34; tap, handlers and TLS add some."""
-FEW_CONNECTIONS: Final = 1_000
-"""Room for fewer, where their number is not limited, is a warning."""
-_CONTROL_TASKS: Final = 32
-"""An idle control process has 13 threads, most of them of gRPC."""
-_TASKS: Final = 4
-"""Of a processor or a handler process: 2, and those of its successor while it ends."""
+DESCRIPTORS: Final = 64  # of a process, without those of its connections: an idle processor has 13, control 34; tap, handlers and TLS add some
+FEW_CONNECTIONS: Final = 1_000  # Room for fewer, where their number is not limited, is a warning
+_CONTROL_TASKS: Final = 32  # an idle control process has 13 threads, most of them of gRPC
+_TASKS: Final = 4  # of a processor or a handler process: 2, and those of its successor while it ends
 _SPARE: Final = 16
 _FULL_PERCENT: Final = 90
 _OFTEN_PERCENT: Final = 5.0
-_FEW_PERIODS: Final = 100
-"""Fewer periods, ten seconds, are not judged: a start alone uses up some."""
+_FEW_PERIODS: Final = 100  # Fewer periods, ten seconds, are not judged: a start alone uses up some
 _RAISE: Final = "systemd: LimitNOFILE=; docker: --ulimit nofile=; Kubernetes: of the container engine on the node"
 _limit, _memory, _cpu = (functools.partial(judged, area) for area in ("limits", "memory", "cpu"))
 

@@ -17,10 +17,7 @@ from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import KIB, MIB
 
-__all__ = ["PROBE_BYTES", "Mount", "look", "mount_of", "mounts"]
-
-PROBE_BYTES: Final = 4 * MIB
-"""Written at most; and at most an eighth of the free bytes, which a tap may need."""
+PROBE_BYTES: Final = 4 * MIB  # Written at most; and at most an eighth of the free bytes, which a tap may need
 _BLOCK: Final = 64 * KIB
 _LEAST: Final = 64 * MIB
 _FEW_INODES: Final = 1_000
@@ -34,11 +31,9 @@ _UNFIT: Final = {
         ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse."),
         "take a local disk: when a remote one hangs, the tap's writer hangs, and frames are dropped or wait (on_full)",
     ),
-}
-"""Advice about kinds of file systems, by the beginning of their names."""
+}  # Advice about kinds of file systems, by the beginning of their names
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
-_FIXED: Final = 6
-"""Fields of a mount before the optional ones, which end with a hyphen."""
+_FIXED: Final = 6  # Fields of a mount before the optional ones, which end with a hyphen
 _judged = functools.partial(judged, "disk")
 
 

@@ -27,8 +27,6 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Examination", "area_of", "checked", "examine_all"]
-
 Look = Callable[[Surroundings], Iterator[Finding]]
 _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("limits", "limits of processes", container.look_at_limits),
@@ -44,10 +42,8 @@ _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("kubernetes", "pod", permissions.look_at_pod),
 )
 
-_OF_PROCESS: Final = ("limits", "memory", "cpu", "permissions")
-"""Areas that look at the process of the framegate that runs."""
-_WAITING: Final = 0.5
-"""The share of the time that is left for what others wait for."""
+_OF_PROCESS: Final = ("limits", "memory", "cpu", "permissions")  # Areas that look at the process of the framegate that runs
+_WAITING: Final = 0.5  # the share of the time that is left for what others wait for
 _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     (".tls", "certificates"),
     (".backlog", "kernel"),
@@ -56,8 +52,7 @@ _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     ("tap.directory", "disk"),
     ("tap.budget", "disk"),
     ("admin.address", "permissions"),
-)
-"""The area of a fault: that of the first part that is in its key."""
+)  # the area of a fault: that of the first part that is in its key
 _PARTS: Final = re.compile(r"[^.\[\]]+")
 
 
@@ -72,14 +67,8 @@ class Examination:
 def examine_all(
     around: Surroundings, path: Path | None, address: str | None, *, default: str, why: Callable[[str], str], version: str
 ) -> Examination:
-    """Look at everything.
-
-    Args:
-        around: without a configuration yet.
-        path: of the configuration file; None: there is none.
-        address: of the control plane; None: the file's, or else ``default``.
-        why: says why there is no answer from an address.
-        version: of this program.
+    """Look at everything. ``path``: of the configuration file; None: there is none. ``address``: of the control plane; None: the file's, or else
+    ``default``.
     """
     read: list[Findings] = []
     deadline = Deadline(around.timeout_s)

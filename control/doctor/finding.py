@@ -17,25 +17,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = [
-    "AREAS",
-    "FORMAT",
-    "LEVELS",
-    "MARGIN_S",
-    "Area",
-    "Deadline",
-    "Figure",
-    "Finding",
-    "Probe",
-    "counts",
-    "judged",
-    "look_at_all",
-    "report",
-    "sorted_findings",
-    "unknown",
-    "worst",
-]
-
 FORMAT: Final = 1
 Level = Literal["fault", "warning", "unknown", "ok"]
 Area = Literal[
@@ -58,10 +39,8 @@ Figure = int | float | str
 LEVELS: Final[tuple[Level, ...]] = typing.get_args(Level)
 """The worst first. ``unknown``: it cannot be looked at from here, which is neither good nor bad."""
 AREAS: Final[tuple[Area, ...]] = typing.get_args(Area)
-MARGIN_S: Final = 0.2
-"""A probe bounds its own time; so much later it is left behind."""
-_SLICE_S: Final = 0.2
-"""Of waiting: a signal that comes just before a wait does not interrupt it, so Ctrl-C is handled between two slices."""
+MARGIN_S: Final = 0.2  # a probe bounds its own time; so much later it is left behind
+_SLICE_S: Final = 0.2  # of waiting: a signal that comes just before a wait does not interrupt it, so Ctrl-C is handled between two slices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,10 +127,9 @@ class Probe(NamedTuple):
 
 
 def look_at_all(probes: Iterable[Probe], timeout_s: float, margin_s: float = MARGIN_S) -> list[Finding]:
-    """Run each probe on a thread of its own; all findings, in the order of the probes, at most ``timeout_s`` and ``margin_s`` later.
-
-    A probe may give further probes, which are started at once. A probe that hangs is left behind with a fault of its own; what it found before is
-    kept. Its thread does not keep the process alive.
+    """Run each probe on a thread of its own; all findings, in the order of the probes, at most ``timeout_s`` and ``margin_s`` later. A probe may give
+    further probes, which are started at once. A probe that hangs is left behind with a fault of its own; what it found before is kept. Its thread
+    does not keep the process alive.
     """
     deadline = Deadline(timeout_s + margin_s)
     results: queue.SimpleQueue[tuple[int, Finding | Probe | None]] = queue.SimpleQueue()

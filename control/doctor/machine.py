@@ -17,16 +17,12 @@ from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB
 
-__all__ = ["ClockState", "kernel_clock", "look_at_clock", "look_at_kernel", "stepped"]
-
 _NET: Final = "proc/sys/net"
 _SMALL_WINDOW: Final = MIB
 _NEARLY_PERCENT: Final = 80
 _STRICT_OVERCOMMIT: Final = 2
-_UNSYNCHRONISED: Final = 0x40
-"""STA_UNSYNC of adjtimex(2)."""
-_ERROR: Final = 5
-"""TIME_ERROR, which the call returns then."""
+_UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of adjtimex(2)
+_ERROR: Final = 5  # TIME_ERROR, which the call returns then
 _FAR_S: Final = 1.0
 _WATCHED_S: Final = 0.1
 _STEP_S: Final = 0.02

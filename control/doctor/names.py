@@ -13,11 +13,8 @@ from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.address import format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Lookups", "Resolver", "literal_addresses", "look", "resolver_of"]
-
 _MANY: Final = 3
-_MOST_ASKED: Final = 3
-"""glibc asks only so many name servers (MAXNS)."""
+_MOST_ASKED: Final = 3  # glibc asks only so many name servers (MAXNS)
 _SLOW_S: Final = 0.3
 _judged = functools.partial(judged, "names")
 
@@ -98,7 +95,6 @@ class Lookups:
         self._seconds: Final[dict[str, float]] = {}
 
     def look(self) -> Iterator[Finding]:
-        """Look up all names at once."""
         named = {upstream.name: upstream for upstream, _, _ in _hosts(self._around)}
         found = Names(named.values(), self._timed, self._around.timeout_s).ask()
         self.addresses = {name: resolution.addresses for name, resolution in found.items()}

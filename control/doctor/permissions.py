@@ -12,16 +12,11 @@ from framegate.control.doctor.disk import Mount, mount_of, mounts
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 
-__all__ = ["BESIDE_DRAIN_S", "look", "look_at_pod"]
-
-_SECRET: Final = ("key", "password_file", "token_file", "users")
-"""Keys of the configuration that name a file with a secret in it."""
-_BIND_LOW_PORTS: Final = 1 << 10
-"""CAP_NET_BIND_SERVICE."""
+_SECRET: Final = ("key", "password_file", "token_file", "users")  # keys of the configuration that name a file with a secret in it
+_BIND_LOW_PORTS: Final = 1 << 10  # CAP_NET_BIND_SERVICE
 _ATOMIC: Final = re.compile(r"/\.\.\d{4}_\d\d_\d\d_")
 """The folder to which a kubelet turns the link ``..data``. A mount out of such a folder is never renewed."""
-BESIDE_DRAIN_S: Final = 12
-"""Seconds that `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
+BESIDE_DRAIN_S: Final = 12  # seconds that `framegate inject` asks for beside the drain: preStop, and the tap's last blocks
 _judged = functools.partial(judged, "permissions")
 
 

@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from framegate.control.v1.pool_service_pb2 import ProcessorPool
     from framegate.control.v1.proxy_service_pb2 import Proxy
 
-__all__ = ["Running", "own_version"]
-
 _PAGE: Final = 1000
-_SHOWN: Final = 10
-"""Differences that are named."""
-_STEP_S: Final = 10.0
-"""Two clocks may differ by so much: a start takes less than a second, on a busy machine several."""
+_SHOWN: Final = 10  # Differences that are named
+_STEP_S: Final = 10.0  # Two clocks may differ by so much: a start takes less than a second, on a busy machine several
 _judged = functools.partial(judged, "running")
 _PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
 
@@ -51,7 +47,6 @@ def own_version() -> str:
 
 class Running:
     """Asks the control plane at ``address``. ``why``: says why there is no answer from an address. ``version``: of this program; empty: not known.
-
     ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here. ``identified``: set when ``pid`` is final.
     """
 
@@ -65,7 +60,6 @@ class Running:
         self._version: Final = version
 
     def look(self) -> Iterator[Finding]:
-        """All findings about it."""
         deadline = Deadline(self._around.timeout_s)
         try:
             with grpc.insecure_channel(self._address) as channel:

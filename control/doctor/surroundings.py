@@ -9,32 +9,20 @@ from framegate.control.configuration.capacity import fitted
 from framegate.control.configuration.cgroup import container
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Surroundings", "most_connections"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What every area gets.
+    """What every area gets."""
 
-    Attributes:
-        config: without a fault; None when there is none, or it is faulty.
-        timeout_s: of each probe, from its begin.
-        root: of the system's files.
-        environment: variables.
-        pid: of the framegate that runs here, if its process can be seen.
-        now: seconds since 1970.
-    """
-
-    config: ProxyConfig | None = None
-    timeout_s: float = 5.0
-    root: Path = Path("/")
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    pid: int | None = None
-    now: Callable[[], float] = time.time
+    config: ProxyConfig | None = None  # without a fault; None when there is none, or it is faulty
+    timeout_s: float = 5.0  # of each probe, from its begin
+    root: Path = Path("/")  # of the system's files
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)  # variables
+    pid: int | None = None  # of the framegate that runs here, if its process can be seen
+    now: Callable[[], float] = time.time  # seconds since 1970
 
     @property
     def in_kubernetes(self) -> bool:
-        """Whether this is a container of a pod."""
         return "KUBERNETES_SERVICE_HOST" in self.environment or (self.root / "var/run/secrets/kubernetes.io/serviceaccount").is_dir()
 
     @property

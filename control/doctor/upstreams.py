@@ -31,12 +31,8 @@ from framegate.proxy.config.tls import UpstreamTls
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.network.tls_context import upstream_context
 
-__all__ = ["MOST", "address_probes"]
-
-MOST: Final = 256
-"""Addresses that are tried; all at once, each on a thread."""
-STAYS_S: Final = 0.3
-"""A server that ends each new connection does so within this time."""
+MOST: Final = 256  # Addresses that are tried; all at once, each on a thread
+STAYS_S: Final = 0.3  # a server that ends each new connection does so within this time
 _TLS_ALERT: Final = b"\x15\x03"
 _NOT_YET_VALID: Final = 9
 _ADVICE: Final[Mapping[int, str]] = {
@@ -48,8 +44,7 @@ _ADVICE: Final[Mapping[int, str]] = {
     21: "have it send its whole chain, or name its authority in tls.ca",
     62: "set tls.server_name to a name that its certificate has, or connect to it by one",
     64: "set tls.server_name to a name that its certificate has: it has not this address",
-}
-"""By OpenSSL's X509_V_ERR numbers."""
+}  # by OpenSSL's X509_V_ERR numbers
 
 
 class _StageError(Exception):

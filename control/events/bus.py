@@ -9,10 +9,7 @@ from framegate.control.errors import FailedPreconditionError
 from framegate.control.events.event import Event, Line, Row, Subscriber
 from framegate.control.events.subscription import MAX_BYTES, MAX_EVENTS, Backlog, Subscription
 
-__all__ = ["Bus"]
-
-_ROW_BYTES: Final = 1_024
-"""The assumed size of a row that is not JSON text yet."""
+_ROW_BYTES: Final = 1_024  # the assumed size of a row that is not JSON text yet
 
 
 class Bus:
@@ -22,9 +19,6 @@ class Bus:
         subscribers: get every event as it is published, also after ``close``: the log.
         on_failure: called with a subscriber's exception, without the lock; it must not raise.
         max_events, max_bytes: bounds of the last events, which are kept for subscribers that reconnect.
-
-    Attributes:
-        subscriptions: the open ones.
     """
 
     def __init__(
@@ -35,7 +29,7 @@ class Bus:
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []  # the open ones
         self._subscribers = self._receivers = tuple(subscribers)
         self._on_failure = on_failure
         self._history = Backlog(max_events, max_bytes)
@@ -110,16 +104,9 @@ class Bus:
         max_bytes: int = MAX_BYTES,
         only_kept: bool = False,
     ) -> Subscription:
-        """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends.
-
-        Args:
-            names: the events to receive; empty: all.
-            after: the last number that was seen, 0 for none; None: the newest there is. If events after it are no longer kept, a gap comes first.
-            max_events, max_bytes: of the queue.
-            only_kept: no event that is published later.
-
-        Raises:
-            FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
+        """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends. ``names``: the events to
+        receive; empty: all. ``after``: the last number that was seen, 0 for none; None: the newest there is. If events after it are no longer kept, a
+        gap comes first. Raises FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)
@@ -146,7 +133,6 @@ class Bus:
             self._set_subscriptions(self.subscriptions)
 
     def detach(self, subscriber: Subscriber) -> None:
-        """Give a subscriber no more events."""
         with self._lock:
             self._subscribers = tuple(item for item in self._subscribers if item is not subscriber)
             self._set_subscriptions(self.subscriptions)

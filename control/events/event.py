@@ -4,8 +4,6 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Gap", "Line", "Row", "Subscriber"]
-
 Row = dict[str, Any]
 
 
@@ -17,31 +15,19 @@ tuple, because there are thousands a second.
 
 
 class Event:
-    """Something that happened.
-
-    Args:
-        row: the row, or a function that returns it, as in ``Line``.
-
-    Attributes:
-        sequence: 1 for the first event of this process, then one more for each.
-        time_ns: when it was published, CLOCK_REALTIME.
-        name: ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too.
-        level: ``info``, ``warning`` or ``error``.
-        reserved: a place was reserved for it in the log before it happened.
-        subject: the id of the connection that it is about; 0: not known without reading the row.
-    """
+    """Something that happened. ``row``: the row, or a function that returns it, as in ``Line``."""
 
     __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
 
     def __init__(
         self, sequence: int, time_ns: int, name: str, level: str, row: Row | Callable[[], Row], reserved: bool = False, subject: int = 0
     ) -> None:
-        self.sequence = sequence
-        self.time_ns = time_ns
-        self.name = name
-        self.level = level
-        self.reserved = reserved
-        self.subject = subject
+        self.sequence = sequence  # 1 for the first event of this process, then one more for each
+        self.time_ns = time_ns  # when it was published, CLOCK_REALTIME
+        self.name = name  # ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too
+        self.level = level  # ``info``, ``warning`` or ``error``
+        self.reserved = reserved  # a place was reserved for it in the log before it happened
+        self.subject = subject  # the id of the connection that it is about; 0: not known without reading the row
         self._row = row
 
     @property
@@ -66,10 +52,7 @@ class Subscriber(abc.ABC):
     @abc.abstractmethod
     def offer(self, event: Event, line: Row | str, size: int) -> None:
         """Put an event into a bounded queue. It must not block or publish; an exception is reported, and other subscribers still get the event.
-
-        Args:
-            line: the fields that the log writes, or their JSON text.
-            size: about how long that text is, in bytes.
+        ``line``: the fields that the log writes, or their JSON text. ``size``: about how long that text is, in bytes.
         """
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:

@@ -15,21 +15,14 @@ from typing import Final
 
 from framegate.control.events.event import Event, Gap, Subscriber
 
-__all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog", "Subscription"]
-
 MAX_EVENTS: Final = 1_024
-MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of rows as JSON."""
-_SLICE: Final = 64
-"""About how many events a handler gets in one iteration of the event loop."""
+MAX_BYTES: Final = 4 * 1024 * 1024  # of rows as JSON
+_SLICE: Final = 64  # about how many events a handler gets in one iteration of the event loop
 
 
 class Backlog:
-    """A bounded queue of events: when it is full the oldest events are dropped, and a gap at its head reports them. Callers lock.
-
-    Args:
-        max_events: how many it holds, at least 1.
-        max_bytes: how large their rows are together. An event that is larger is held alone.
+    """A bounded queue of events: when it is full the oldest events are dropped, and a gap at its head reports them. Callers lock. ``max_events``: how
+    many it holds, at least 1. ``max_bytes``: how large their rows are together. An event that is larger is held alone.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
@@ -71,7 +64,6 @@ class Backlog:
         return self._popleft() if self._events else None
 
     def clear(self) -> None:
-        """Forget the events and the gap."""
         self._events.clear()
         self._bytes = self._dropped = 0
 
@@ -85,15 +77,10 @@ class Subscription(Subscriber):
     """Made by ``Bus.subscribe``. Any thread may take events; only one task at a time may wait for them.
 
     Args:
-        lock: the lock of the bus.
         after: the number after which the subscription begins.
         names: the events to receive; empty: all.
-        backlog: the queue.
         on_close: removes the subscription from the bus; called with the lock held.
         on_failure: called with a handler's exception (``each``).
-
-    Attributes:
-        after: as given: a snapshot that is made from now on includes every event up to it.
     """
 
     def __init__(
@@ -105,7 +92,7 @@ class Subscription(Subscriber):
         on_close: Callable[["Subscription"], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self.after: Final = after
+        self.after: Final = after  # as given: a snapshot that is made from now on includes every event up to it
         self._lock = lock
         self._names = frozenset(names)
         self._backlog = backlog
@@ -115,7 +102,6 @@ class Subscription(Subscriber):
         self._waiter: asyncio.Future[None] | None = None
 
     def offer(self, event: Event, line: object, size: int) -> None:
-        """See ``Subscriber``."""
         self._extend([event], [size])
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:

@@ -22,16 +22,11 @@ from framegate.control.logs import RowLog
 from framegate.proxy.server.messages import PlainCommand
 from framegate.proxy.server.protocol import Message, MessageError
 
-__all__ = ["FORCED", "Child", "ChildKind", "Heartbeat", "Reaper", "SpawnOptions", "child_environment"]
-
 R = TypeVar("R")
-FORCED: Final = "stop"
-"""The reason of ``Child.kill`` when the proxy or an operator ends a process that is still busy. Such an end is not a crash."""
-LINK_LOST_S: Final = 6.0
-"""A process whose link ended writes out its data (a processor also flushes its tap) and exits within 5 s."""
+FORCED: Final = "stop"  # The reason of ``Child.kill`` when the proxy or an operator ends a process that is still busy. Such an end is not a crash.
+LINK_LOST_S: Final = 6.0  # a process whose link ended writes out its data (a processor also flushes its tap) and exits within 5 s
 _OUTPUT_LINE_BYTES: Final = 4096
-_OUTPUT_ROWS: Final = 500
-"""Rows for the output of one process, per second."""
+_OUTPUT_ROWS: Final = 500  # rows for the output of one process, per second
 _HANDOVER_BUFFER: Final = 64 * 1024
 # Settings of glibc. With its defaults each large frame maps memory anew, or returns the top of the heap and faults it in again. Measured processor
 # time relative to the defaults: 64 KiB frames 0.92 (plain) and 0.95 (TLS), 1 MB 0.96 and 0.98, small frames 1. A user's own setting wins.
@@ -59,7 +54,6 @@ class Reaper:
         self._watched[pid] = on_exit
 
     def reap(self) -> None:
-        """Reap every child that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -76,7 +70,6 @@ class Reaper:
                 self._loop.call_exception_handler({"message": f"the watcher of the child {pid} failed at its end", "exception": error})
 
     def close(self) -> None:
-        """Stop listening to SIGCHLD."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
 
@@ -97,55 +90,35 @@ class Heartbeat:
 
 
 class ChildKind(NamedTuple):
-    """The constants of one kind of process.
+    """The constants of one kind of process."""
 
-    Attributes:
-        word: the prefix of its rows, as in ``processor_died``.
-        name: how messages call it; the number of its slot follows.
-        failed: ``StartError.reason`` when it cannot be started.
-        ready_s: the time limit for becoming ready.
-        environment: the environment variable that names further variables to pass on, separated by commas.
-        restarts: the counter of restarts, by reason.
-        reasons: the values of the reason; others count as ``died``.
-        output_level: the level of rows for its output. A processor prints only when the interpreter fails.
-    """
-
-    word: str
-    name: str
-    failed: str
-    ready_s: float
-    environment: str
-    restarts: str
-    reasons: tuple[str, ...]
-    output_level: str = "error"
+    word: str  # the prefix of its rows, as in ``processor_died``
+    name: str  # how messages call it; the number of its slot follows
+    failed: str  # ``StartError.reason`` when it cannot be started
+    ready_s: float  # the time limit for becoming ready
+    environment: str  # the environment variable that names further variables to pass on, separated by commas
+    restarts: str  # the counter of restarts, by reason
+    reasons: tuple[str, ...]  # the values of the reason; others count as ``died``
+    output_level: str = "error"  # the level of rows for its output. A processor prints only when the interpreter fails.
 
     def start_error(self, slot: int, text: str) -> StartError:
-        """The error for a process that did not start."""
         return StartError(f"{self.name} {slot} {text}", reason=self.failed, slot=str(slot))
 
 
 class SpawnOptions(NamedTuple):
-    """How every child of a kind is started.
-
-    Attributes:
-        command: the program; options with numbers follow.
-        inherited: descriptors that the child keeps open as long as it lives, without using them.
-    """
+    """How every child of a kind is started."""
 
     kind: ChildKind
-    command: Sequence[str]
+    command: Sequence[str]  # the program; options with numbers follow
     reaper: Reaper
     log: RowLog
-    inherited: Sequence[int] = ()
+    inherited: Sequence[int] = ()  # descriptors that the child keeps open as long as it lives, without using them
 
 
 def child_environment(also_passed: str) -> dict[str, str]:
     """The environment of a child: the variables that it needs, and the allocator's settings. Other variables may hold tokens, which processes that
     read the bytes of strangers must not have. A package outside site-packages (a checkout) is added to PYTHONPATH, since ``-P`` leaves the current
-    folder out of the path.
-
-    Args:
-        also_passed: the variable that names further ones, separated by commas.
+    folder out of the path. ``also_passed``: the variable that names further ones, separated by commas.
     """
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
@@ -159,29 +132,24 @@ def child_environment(also_passed: str) -> dict[str, str]:
 class Child(abc.ABC):
     """One process in one slot.
 
-    Args:
-        descriptors: further descriptors for the child, by the option that passes the number.
-        on_notice: gets every message but answers and the first ``ready`` or ``failed``.
+    ``descriptors``: further descriptors for the child, by the option that passes the number. ``on_notice``: gets every message but answers and the
+    first ``ready`` or ``failed``.
 
     Attributes:
-        slot, generation: its identity.
         handover: our end of the hand-over socket.
         link: our end of the command socket.
-        ended: becomes the exit code once the process is reaped.
-        kill_reason: why control killed it; empty otherwise.
-        ready: it has reported that it is ready; its heartbeat is watched from then on.
 
-    Raises:
-        OSError: the process or its sockets cannot be made; nothing of it is left.
+    Raises OSError: the process or its sockets cannot be made; nothing of it is left.
     """
 
     def __init__(
         self, slot: int, generation: int, spawn_options: SpawnOptions, descriptors: Mapping[str, int], on_notice: Callable[[Message], None]
     ) -> None:
+        # slot, generation: its identity
         self.slot = slot
         self.generation = generation
-        self.kill_reason = ""
-        self.ready = False
+        self.kill_reason = ""  # why control killed it; empty otherwise
+        self.ready = False  # it has reported that it is ready; its heartbeat is watched from then on
         self.heartbeat = Heartbeat()
         self._kind = spawn_options.kind
         self._log = spawn_options.log
@@ -191,7 +159,7 @@ class Child(abc.ABC):
         self._unprinted = (0, b"")  # lines without a row, and the last of them
         self._second: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.ended: asyncio.Future[int] = self._loop.create_future()  # becomes the exit code once the process is reaped
         self._ready: asyncio.Future[Message] = self._loop.create_future()
         with contextlib.ExitStack() as undo:
             self.handover, their_handover = map(undo.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -234,10 +202,8 @@ class Child(abc.ABC):
         """Look at its heartbeat; see ``Heartbeat.look``."""
 
     async def first_answer(self, message: Mapping[str, object], read: Callable[[Message], R]) -> R:
-        """Send ``start``, wait for the answer and read it.
-
-        Raises:
-            StartError: the process answered ``failed``, ended, did not answer in time, or its answer cannot be read.
+        """Send ``start``, wait for the answer and read it. Raises StartError: the process answered ``failed``, ended, did not answer in time, or its
+        answer cannot be read.
         """
         self.link.post(message)
         try:
@@ -292,7 +258,6 @@ class Child(abc.ABC):
             self._end_second()
 
     def log(self, event: str, *, level: str = "info", **fields: object) -> None:
-        """Write a row about it, such as ``processor_killed``."""
         self._log.write(f"{self._kind.word}_{event}", level=level, slot=self.slot, pid=self.pid, **fields)
 
     def _reaped(self, code: int) -> None:

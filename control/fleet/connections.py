@@ -21,8 +21,6 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.rows import ClosedRow, LostRow, TrafficRow
 
-__all__ = ["Connections", "end_cause", "lost_connection_row"]
-
 _CAUSE: Final = re.compile('"cause": "([a-z_]+)"')
 """In the text of a ``closed`` row. No string value can contain this text, because its quotes are escaped."""
 _LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}
@@ -39,10 +37,8 @@ def _read(event: str, number: int, text: str) -> Row:
 
 
 class Connections:
-    """Adds and removes connections, and publishes their rows. Event loop only.
-
-    Args:
-        acceptor: reports passed connections, and counts open ones by listener.
+    """Adds and removes connections, and publishes their rows. Event loop only. ``acceptor``: reports passed connections, and counts open ones by
+    listener.
     """
 
     def __init__(self, acceptor: Acceptor, events: Bus) -> None:
@@ -54,13 +50,11 @@ class Connections:
         self._last_ended: dict[int, int] = {}  # the token, by slot
 
     def enter(self, processor: Processor) -> None:
-        """Add a processor, which may get connections."""
         token = next(self._last_token)
         self._processors[token] = processor
         self._tokens[processor] = token
 
     def token(self, processor: Processor) -> int:
-        """The name of a processor in the acceptor's reports."""
         return self._tokens[processor]
 
     def forget(self, processor: Processor) -> int:

@@ -9,8 +9,6 @@ from framegate.proxy.server.messages import Change, ClusterRow, Endpoints, Start
 from framegate.proxy.server.protocol import WIRE_VERSION
 from framegate.proxy.server.rows import StandingRow, Store, pack_stores
 
-__all__ = ["DesiredState", "default_part"]
-
 WHOLE: Final = 1_000_000
 
 
@@ -21,35 +19,21 @@ def default_part(count: int) -> int:
 
 @dataclasses.dataclass(slots=True)
 class DesiredState:
-    """What every processor must have.
+    """What every processor must have."""
 
-    Attributes:
-        config: with all that was changed since the start.
-        layout: of the counters of processors.
-        endpoints: addresses of each upstream, resolved.
-        brokers: of each upstream that is a cluster, and what its listeners advertise.
-        failing: by upstream, the addresses that fail their checks, and why.
-        standing: what operators do to new connections.
-        shares: bytes of the memory pool by slot.
-        stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
-        revision: grows with every committed change.
-        retired: handler processes that get no connections any more, as processors call them.
-        rows_at_open: whether processors report each connection that opens, for the log or for telemetry.
-        request_sample: the share of Kafka requests that they report for a span.
-    """
-
-    config: ProxyConfig
-    endpoints: Endpoints
-    shares: dict[int, int]
-    revision: int = 1
+    config: ProxyConfig  # with all that was changed since the start
+    endpoints: Endpoints  # addresses of each upstream, resolved
+    shares: dict[int, int]  # bytes of the memory pool by slot
+    revision: int = 1  # grows with every committed change
+    # certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
-    rows_at_open: bool = False
-    request_sample: float = 0.0
-    retired: list[str] = dataclasses.field(default_factory=list)
-    brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)
-    failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    standing: list[StandingRow] = dataclasses.field(default_factory=list)
-    layout: CellLayout = dataclasses.field(init=False, repr=False)
+    rows_at_open: bool = False  # whether processors report each connection that opens, for the log or for telemetry
+    request_sample: float = 0.0  # the share of Kafka requests that they report for a span
+    retired: list[str] = dataclasses.field(default_factory=list)  # handler processes that get no connections any more, as processors call them
+    brokers: dict[str, ClusterRow] = dataclasses.field(default_factory=dict)  # of each upstream that is a cluster, and what its listeners advertise
+    failing: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)  # by upstream, the addresses that fail their checks, and why
+    standing: list[StandingRow] = dataclasses.field(default_factory=list)  # what operators do to new connections
+    layout: CellLayout = dataclasses.field(init=False, repr=False)  # of the counters of processors
 
     def __post_init__(self) -> None:
         self.layout = CellLayout.of(self.config, self.broker_ids())
@@ -64,7 +48,6 @@ class DesiredState:
         return [*self.endpoints.get(upstream, []), *(address for broker in brokers for address in broker["addresses"])]
 
     def whole(self, slot: int) -> Change:
-        """The whole state as one change, for one slot."""
         change = Change(
             config=to_wire(self.config),
             cells=self.layout.wire,
@@ -85,7 +68,6 @@ class DesiredState:
         return change
 
     def start_message(self, slot: int, generation: int, boot_id: str) -> StartMessage:
-        """What a processor starts with."""
         message = StartMessage(
             type="start",
             wire=WIRE_VERSION,

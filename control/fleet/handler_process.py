@@ -16,8 +16,6 @@ from framegate.proxy.handler.activity import HeartbeatCells, HeartbeatSample, cr
 from framegate.proxy.server.messages import HandlerFacts, HandlerStartMessage
 from framegate.proxy.server.protocol import Message, read_handler_ready
 
-__all__ = ["COMMAND", "KIND", "HandlerProcess", "HandlerSlot"]
-
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.handler")
 KIND: Final = ChildKind(
     "handler",
@@ -29,21 +27,16 @@ KIND: Final = ChildKind(
     ("heartbeat", "timeout", "memory"),
     output_level="info",
 )
-BUSY_OVER_NS: Final = 5_000_000_000
-"""The time over which ``busy`` is measured."""
+BUSY_OVER_NS: Final = 5_000_000_000  # the time over which ``busy`` is measured
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _NO_SAMPLE: Final = HeartbeatSample(handled=0, failed=0, busy_ns=0, in_handler=0, oldest_ns=0, queued=0)
 
 
 class HandlerProcess(Child):
-    """One process in one slot.
-
-    Attributes:
-        handlers: what its handlers reported about themselves, by listener.
-    """
+    """One process in one slot."""
 
     def __init__(self, slot: int, generation: int, spawn_options: SpawnOptions, on_notice: Callable[["HandlerProcess", Message], None]) -> None:
-        self.handlers: dict[str, HandlerFacts] = {}
+        self.handlers: dict[str, HandlerFacts] = {}  # what its handlers reported about themselves, by listener
         self._busy: deque[tuple[int, int]] = deque()
         descriptor = create_cells(f"framegate-handler-{slot}")
         try:
@@ -79,7 +72,6 @@ class HandlerProcess(Child):
 
     @property
     def resident(self) -> int:
-        """Its memory in bytes; 0 when it has ended."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
         return 0
@@ -101,14 +93,11 @@ class HandlerProcess(Child):
 
 
 class HandlerSlot(ProcessSlot[HandlerProcess]):
-    """A slot for handler processes.
-
-    Attributes:
-        last_reason, last_ended_ns: why and when (since 1970) the last one ended.
-    """
+    """A slot for handler processes."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
+        # last_reason, last_ended_ns: why and when (since 1970) the last one ended
         self.last_reason = ""
         self.last_ended_ns = 0
 

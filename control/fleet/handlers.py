@@ -28,12 +28,8 @@ from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.server.messages import HandlerStartMessage, PartedNotice
 from framegate.proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
 
-__all__ = ["Handlers", "handler_names"]
-
-_AFTER_DRAIN_S: Final = 1.5
-"""More than a processor needs to end the connections that are left when a drain ends."""
-_LOOK_AT_MEMORY: Final = 4
-"""The memory is read in one of this many looks; each opens a file."""
+_AFTER_DRAIN_S: Final = 1.5  # more than a processor needs to end the connections that are left when a drain ends
+_LOOK_AT_MEMORY: Final = 4  # the memory is read in one of this many looks; each opens a file
 
 
 def handler_names(config: ProxyConfig) -> dict[str, str]:
@@ -42,12 +38,7 @@ def handler_names(config: ProxyConfig) -> dict[str, str]:
 
 
 class Handlers(Respawner[HandlerSlot, HandlerProcess]):
-    """All handler processes of this framegate.
-
-    Args:
-        config: has handlers.
-        events: see ``Respawner``; also gets ``handler_ready`` and ``handler_rejoined``.
-    """
+    """All handler processes of this framegate. ``events``: see ``Respawner``; also gets ``handler_ready`` and ``handler_rejoined``."""
 
     watch_interval_s = 0.25
 
@@ -73,7 +64,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
 
     @property
     def running(self) -> list[HandlerProcess]:
-        """The processes that handle frames of new connections."""
         return [slot.child for slot in self._ordered() if slot.child is not None and slot.state == "running" and self._serves(slot)]
 
     def _serves(self, slot: HandlerSlot) -> bool:
@@ -81,7 +71,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
 
     @property
     def wanted(self) -> bool:
-        """Whether any process is to run."""
         return any(map(self._serves, self.slots.values()))
 
     def status(self) -> list[HandlerProcessStatus]:
@@ -89,18 +78,12 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         return [slot.status(handler_names(self._configs[slot.number])) for slot in self._ordered()]
 
     async def start(self) -> None:
-        """Start all and wait until they are ready.
-
-        Raises:
-            StartError: one could not start.
-        """
+        """Start all and wait until they are ready. Raises StartError: one could not start."""
         self.follow(await self.stage(self._first), 0)
 
     async def stage(self, config: ProxyConfig) -> set[int]:
-        """Start processes with the handlers of another configuration; nobody uses them yet. Returns their slots.
-
-        Raises:
-            StartError: one could not start, and the others are stopped again.
+        """Start processes with the handlers of another configuration; nobody uses them yet. Returns their slots. Raises StartError: one could not
+        start, and the others are stopped again.
         """
         free = (number for number in itertools.count() if number not in self.slots)
         numbers = {next(free) for _ in range(config.handlers.processes if handler_names(config) else 0)}
@@ -115,7 +98,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         return numbers
 
     async def release(self, numbers: Set[int]) -> None:
-        """End the processes of slots, and remove the slots."""
         await self.stop_slots(sorted(numbers))
         self._staged -= numbers
         for number in numbers:
@@ -145,7 +127,6 @@ class Handlers(Respawner[HandlerSlot, HandlerProcess]):
         await self.release(numbers)
 
     def enter(self, processor: Processor) -> None:
-        """Join a processor that is up with each handler process that is up."""
         self._processors = [other for other in self._processors if not other.ended.done()]
         self._processors.append(processor)
         for process in self.running:

@@ -31,8 +31,6 @@ from framegate.proxy.server.credentials import listener_auth_queue, question_fro
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.rows import Store
 
-__all__ = ["LATER_S", "AuthRequests", "Identity", "StagedIdentity"]
-
 Addresses = Callable[[], Mapping[str, Sequence[Sequence[Any]]]]
 LATER_S: Final = (1.0, 3.0)
 """Delay of a password's refusal that needed no work: it slows down clients that guess, which occupy places of their own address meanwhile. It is
@@ -104,28 +102,16 @@ def _post(child: Child, number: int, answer: AuthResponse) -> None:
 
 
 class StagedIdentity(NamedTuple):
-    """What the listeners and upstreams of another configuration need.
+    """What the listeners and upstreams of another configuration need."""
 
-    Attributes:
-        config: the configuration.
-        contents: of the files of listeners that are new or use other files, by listener and path.
-        answers: the responders that are new, by queue.
-    """
-
-    config: ProxyConfig
-    contents: dict[str, dict[str, bytes]]
-    answers: dict[str, AuthResponder]
+    config: ProxyConfig  # the configuration
+    contents: dict[str, dict[str, bytes]]  # of the files of listeners that are new or use other files, by listener and path
+    answers: dict[str, AuthResponder]  # the responders that are new, by queue
 
 
 class Identity:
-    """The auth worker pool and its files. Event loop only.
-
-    Args:
-        addresses: the addresses of each upstream in force, as on the link.
-        stores: the certificates, keys and authorities in force, by owner. Any thread.
-
-    Attributes:
-        auth_requests: those of processors.
+    """The auth worker pool and its files. Event loop only. ``addresses``: the addresses of each upstream in force, as on the link. ``stores``: the
+    certificates, keys and authorities in force, by owner. Any thread.
     """
 
     def __init__(
@@ -141,13 +127,11 @@ class Identity:
         self._apis: Final[dict[str, ApiVersions]] = {}
         self._checks: Final[dict[str, PasswordChecks]] = {}
         self._auth_pool: Final = AuthWorkerPool({}, lambda error: self._task_monitor.failed("authentication", error))
-        self.auth_requests: Final = AuthRequests(self._auth_pool, meters)
+        self.auth_requests: Final = AuthRequests(self._auth_pool, meters)  # those of processors
 
     async def stage(self, config: ProxyConfig) -> StagedIdentity:
-        """Read the files that another configuration needs and the present one does not.
-
-        Raises:
-            StartError: a file cannot be used, or not any more, since the configuration was validated.
+        """Read the files that another configuration needs and the present one does not. Raises StartError: a file cannot be used, or not any more,
+        since the configuration was validated.
         """
         listeners = [item for item in config.listeners if item.sasl is not None]
         fresh = [item for item in listeners if _own(item) != _own(self._listeners.get(item.name))]
@@ -180,18 +164,15 @@ class Identity:
         self._auth_pool.put(staged.answers, queues)
 
     async def stop(self) -> None:
-        """Stop the worker pool."""
         for each in self._apis.values():
             await each.stop()
         await asyncio.to_thread(self._auth_pool.close)
 
     @property
     def listeners(self) -> tuple[str, ...]:
-        """The listeners with SASL."""
         return tuple(self._listeners)
 
     def users_file(self, listener: str) -> str | None:
-        """The path of a listener's file of users; None without one."""
         sasl = self._listeners[listener].sasl if listener in self._listeners else None
         return None if sasl is None else sasl.users
 
@@ -206,12 +187,8 @@ class Identity:
         return _files(self._listeners[listener]) if listener in self._listeners else {}
 
     def take(self, listener: str, contents: Mapping[str, bytes]) -> None:
-        """Check new contents of some of a listener's files, and use them for all later requests. Contents that are not good change nothing.
-
-        Takes 15 µs a user, and holds the interpreter for some milliseconds at most. Any thread.
-
-        Raises:
-            IdentityFileError: a file is not what it should be.
+        """Check new contents of some of a listener's files, and use them for all later requests. Contents that are not good change nothing. Takes 15
+        µs a user, and holds the interpreter for some milliseconds at most. Any thread. Raises IdentityFileError: a file is not what it should be.
         """
         auth_queue = listener_auth_queue(listener)
         self._auth_pool.replace(auth_queue, self._answers(self._listeners[listener], contents, self._auth_pool.answers(auth_queue)))
@@ -244,12 +221,10 @@ class Identity:
 
 
 def _files(listener: ListenerConfig) -> dict[str, str]:
-    """The paths of the files that a listener's SASL uses, by kind."""
     return {} if listener.sasl is None else files_of(listener.sasl)
 
 
 def _own(listener: ListenerConfig | None) -> tuple[object, object]:
-    """What the responder of a listener follows from."""
     return (None, None) if listener is None else (listener.sasl, listener.upstream)
 
 

@@ -15,8 +15,6 @@ from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 from framegate.proxy.server.messages import ErrorReply
 from framegate.proxy.server.protocol import Message, Request
 
-__all__ = ["Link"]
-
 R = TypeVar("R")
 _READ_BYTES: Final = 64 * 1024  # a larger buffer is mapped and unmapped with each read
 
@@ -53,7 +51,6 @@ class Link:
 
     @property
     def open(self) -> bool:
-        """Whether messages can still be sent."""
         return self._open
 
     def post(self, message: Mapping[str, object]) -> None:
@@ -74,14 +71,8 @@ class Link:
         return next(self._ids)
 
     def ask(self, request: Request[R], identifier: int | None = None) -> asyncio.Future[R | ErrorReply]:
-        """Send a request. Cancel the future if the answer is not needed any more.
-
-        Args:
-            request: see ``framegate.proxy.server.messages``.
-            identifier: of ``next_id``; none: the next one.
-
-        Returns:
-            Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
+        """Send a request. Cancel the future if the answer is not needed any more. ``identifier``: of ``next_id``; none: the next one. Returns:
+        Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
         """
         future: asyncio.Future[R | ErrorReply] = self._loop.create_future()
         if identifier is None:

@@ -17,8 +17,6 @@ from framegate.proxy.network.connection_id import GENERATION_BITS
 from framegate.proxy.server.messages import LogNotice
 from framegate.proxy.server.protocol import Message
 
-__all__ = ["Backoff", "ProcessSlot", "Respawner"]
-
 C = TypeVar("C", bound=Child)
 S = TypeVar("S", bound="ProcessSlot[Any]")
 HEARTBEAT_LIMIT_S: Final = 10.0
@@ -32,14 +30,10 @@ _GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
 
 
 class Backoff:
-    """The pauses between tries: 0.1 s, doubled up to 10 s, and 0.1 s again after a try that lasted 10 s.
-
-    Attributes:
-        next_s: the next pause, if the try before it is short.
-    """
+    """The pauses between tries: 0.1 s, doubled up to 10 s, and 0.1 s again after a try that lasted 10 s."""
 
     def __init__(self) -> None:
-        self.next_s = _BACKOFF_FIRST_S
+        self.next_s = _BACKOFF_FIRST_S  # the next pause, if the try before it is short
 
     def pause(self, lasted_s: float) -> float:
         """Seconds to wait after a try that lasted ``lasted_s``."""
@@ -49,31 +43,19 @@ class Backoff:
 
 
 class ProcessSlot(Generic[C]):
-    """A slot.
-
-    Args:
-        generation: that of the last process in this slot; 0 if there was none.
-
-    Attributes:
-        child: the process that runs here.
-        wanted: a process shall run here.
-        leaving: the process here gets no successor.
-        task: runs one process after another here.
-        backoff: the pauses between two of them.
-        started_ns: when the last one was started, since 1970.
-    """
+    """A slot. ``generation``: that of the last process in this slot; 0 if there was none."""
 
     def __init__(self, number: int, generation: int = 0) -> None:
         self.number = number
         self.generation = generation
-        self.child: C | None = None
+        self.child: C | None = None  # the process that runs here
         self.restarts = 0
-        self.wanted = True
-        self.leaving = False
+        self.wanted = True  # a process shall run here
+        self.leaving = False  # the process here gets no successor
         self.state: ProcessorState = "stopped"
-        self.started_ns = 0
-        self.task: asyncio.Task[None] | None = None
-        self.backoff = Backoff()
+        self.started_ns = 0  # when the last one was started, since 1970
+        self.task: asyncio.Task[None] | None = None  # runs one process after another here
+        self.backoff = Backoff()  # the pauses between two of them
 
     @property
     def pid(self) -> int:
@@ -81,7 +63,6 @@ class ProcessSlot(Generic[C]):
         return 0 if self.child is None else self.child.pid
 
     def begin(self) -> None:
-        """Want a process again, with a new backoff."""
         self.wanted = True
         self.leaving = False
         self.backoff = Backoff()
@@ -92,7 +73,6 @@ class ProcessSlot(Generic[C]):
         return self.wanted and not self.leaving
 
     def next_life(self) -> None:
-        """Prepare the start of a process."""
         self.state = "starting" if self.restarts == 0 else "restarting"
         self.started_ns = time.time_ns()
         self.next_generation()
@@ -111,22 +91,16 @@ class Respawner(abc.ABC, Generic[S, C]):
     Each slot has a task that starts a process, waits for its end and starts the next after a growing pause. A process whose heartbeat does not move
     for ``HEARTBEAT_LIMIT_S`` is killed.
 
-    Args:
-        events: gets the rows of ends (``processor_died``), and the rows that processes log.
-        task: the name of this part in ``framegate.task.failures``, one of ``framegate.proxy.cells.TASKS``.
-        watch: the same for the watch over heartbeats.
-
-    Attributes:
-        slots: by number.
-        watch_interval_s: the time between two looks at the heartbeats.
+    ``events``: gets the rows of ends (``processor_died``), and the rows that processes log. ``task``: the name of this part in
+    ``framegate.task.failures``, one of ``framegate.proxy.cells.TASKS``.
     """
 
-    watch_interval_s = 0.5
+    watch_interval_s = 0.5  # the time between two looks at the heartbeats
 
     def __init__(
         self, spawn_options: SpawnOptions, events: Bus, meters: Meters, log: RowLog, task_monitor: TaskMonitor, task: str, watch: str
     ) -> None:
-        self.slots: dict[int, S] = {}
+        self.slots: dict[int, S] = {}  # by number
         self._spawn_options = spawn_options
         self._kind = spawn_options.kind
         self._events = events
@@ -169,10 +143,8 @@ class Respawner(abc.ABC, Generic[S, C]):
         return [slot for _, slot in sorted(self.slots.items())]
 
     def _begin(self, slot: S) -> asyncio.Future[None]:
-        """Run processes in a slot until it is not wanted any more.
-
-        Returns:
-            Becomes done when the first process is up, or raises why it is not; then there is no second one.
+        """Run processes in a slot until it is not wanted any more. Returns: Becomes done when the first process is up, or raises why it is not; then
+        there is no second one.
         """
         if self._ending:
             raise self._kind.start_error(slot.number, "is not started: the proxy ends")

@@ -17,15 +17,12 @@ from framegate.proxy.server.link import Handover
 from framegate.proxy.server.messages import ErrorReply, StartMessage
 from framegate.proxy.server.protocol import Message, Request, read_ready
 
-__all__ = ["COMMAND", "KIND", "AssignedConnection", "Processor", "Slot"]
-
 R = TypeVar("R")
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.server")
 KIND: Final = ChildKind(
     "processor", "processor", "PROCESSOR_START_FAILED", 20.0, "FRAMEGATE_PROCESSOR_ENV", "worker.restarts", ("heartbeat", "commit")
 )
-REQUEST_MS: Final = 5_000
-"""The time limit of an answer. A processor reads its commands within 50 ms, under any traffic."""
+REQUEST_MS: Final = 5_000  # The time limit of an answer. A processor reads its commands within 50 ms, under any traffic.
 
 
 class AssignedConnection(NamedTuple):
@@ -36,21 +33,13 @@ class AssignedConnection(NamedTuple):
 
 
 class Processor(Child):
-    """One process in one slot.
-
-    Args:
-        cells: its counters.
-        on_notice: gets the messages that answer no request.
-
-    Attributes:
-        modules: hot module names and files, as the process reported.
-        open: passed connections that are not reported closed, by ``accepted_ns``; None for one that was reported before it was added.
-    """
+    """One process in one slot."""
 
     def __init__(
         self, slot: int, generation: int, cells: SlotCells, spawn_options: SpawnOptions, on_notice: Callable[["Processor", Message], None]
     ) -> None:
-        self.modules: dict[str, str] = {}
+        self.modules: dict[str, str] = {}  # hot module names and files, as the process reported
+        # passed connections that are not reported closed, by ``accepted_ns``; None for one that was reported before it was added
         self.open: dict[int, AssignedConnection | None] = {}
         self._cells = cells
         self._given = 0
@@ -86,22 +75,14 @@ class Processor(Child):
 
 
 class Slot(ProcessSlot[Processor]):
-    """The slot of a processor: the state that outlives its processes.
-
-    Attributes:
-        drained: becomes the number of connections left, once a drain was asked for.
-        held: it has no share of the memory pool yet, and takes no connections.
-
-    Raises:
-        OSError: see ``SlotCells``.
-    """
+    """The slot of a processor: the state that outlives its processes. Raises OSError: see ``SlotCells``."""
 
     def __init__(self, number: int, layout: CellLayout, generation: int = 0) -> None:
         super().__init__(number, generation)
         self.cells = SlotCells(number, layout)
         self.boot_id = ""
-        self.drained: asyncio.Future[int] | None = None
-        self.held = False
+        self.drained: asyncio.Future[int] | None = None  # becomes the number of connections left, once a drain was asked for
+        self.held = False  # it has no share of the memory pool yet, and takes no connections
 
     def begin(self) -> None:
         super().begin()
@@ -125,7 +106,6 @@ class Slot(ProcessSlot[Processor]):
         return max(0, (time.monotonic_ns() - reader.heartbeat_ns) // 1_000_000)
 
     def status(self) -> ProcessorStatus:
-        """Its status for the API."""
         return ProcessorStatus(
             slot=self.number,
             pid=self.pid,

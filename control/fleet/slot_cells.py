@@ -10,8 +10,6 @@ from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, LISTENER, TAP_DROP_REA
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.record import DIRECTIONS
 
-__all__ = ["ProcessorTotals", "SlotCells"]
-
 _MATCHED: Final = "framegate.tap.matched"
 _FLUSHED: Final = "framegate.tap.flushed"
 _SEEN: Final = "framegate.tap.seen"
@@ -22,23 +20,14 @@ _ERRORS: Final = "framegate.tap.write.errors"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessorTotals:
-    """What one processor counted between its start and its end.
+    """What one processor counted between its start and its end."""
 
-    Attributes:
-        connections: open at its end, by listener.
-        orderly: it exited by itself: its counts are complete.
-        matched: frames that tap rules matched.
-        seen: the same by listener and direction; of one that died, as last published.
-        reserved: an upper bound of ``seen``, by listener and direction.
-        dropped: frames that are only in gaps of the log, by reason.
-    """
-
-    connections: dict[str, int]
-    orderly: bool
-    matched: int
-    seen: dict[Pair, int]
-    reserved: dict[Pair, int]
-    dropped: dict[str, int]
+    connections: dict[str, int]  # open at its end, by listener
+    orderly: bool  # it exited by itself: its counts are complete
+    matched: int  # frames that tap rules matched
+    seen: dict[Pair, int]  # the same by listener and direction; of one that died, as last published
+    reserved: dict[Pair, int]  # an upper bound of ``seen``, by listener and direction
+    dropped: dict[str, int]  # frames that are only in gaps of the log, by reason
 
     @property
     def bounds(self) -> dict[Pair, int]:
@@ -47,10 +36,8 @@ class ProcessorTotals:
 
 
 class SlotCells:
-    """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``.
-
-    Raises:
-        OSError: no descriptor or no memory is available.
+    """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``. Raises OSError: no descriptor or no memory is
+    available.
     """
 
     def __init__(self, slot: int, layout: CellLayout) -> None:
@@ -112,10 +99,9 @@ class SlotCells:
         return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def tap_progress(self) -> tuple[bool, int]:
-        """Whether all frames that tap rules have matched are in the log on disk, as frames or in gaps; and the number of failed writes.
-
-        What is published of a poll is read in this order: frames on disk; then per listener and direction those seen, and the bound of what is not
-        published yet; then all frames matched. So equal numbers are no coincidence of two polls.
+        """Whether all frames that tap rules have matched are in the log on disk, as frames or in gaps; and the number of failed writes. What is
+        published of a poll is read in this order: frames on disk; then per listener and direction those seen, and the bound of what is not published
+        yet; then all frames matched. So equal numbers are no coincidence of two polls.
         """
         flushed = self._since(_FLUSHED)
         published = all(self._since(_SEEN, *pair) >= self._since(_RESERVED, *pair) for pair in self._pairs)

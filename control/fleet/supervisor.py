@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.fleet.identity import AuthRequests
 
-__all__ = ["Changed", "Supervisor"]
-
 
 class Changed(NamedTuple):
     """The configuration in force before and after a change, both read within it."""
@@ -51,20 +49,9 @@ class Supervisor(Respawner[Slot, Processor]):
     """All processors of this framegate.
 
     Args:
-        desired: changed in place by committed changes.
-        acceptor: gets the processors that take connections.
         events: see ``Respawner``; also gets ``processor_ready``, and the rows of connections.
         on_begin, on_end: called before a process starts in a slot, and after it ended in any way, before its successor starts.
         inherited: descriptors that every processor keeps open as long as it lives.
-
-    Attributes:
-        handlers: the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one.
-        connections: which processor has which connection.
-        on_refused: called when a processor reports a frame whose size it has refused.
-        on_requests: called with Kafka requests that have a span, and with the number of those that were skipped.
-        on_demand: called when a processor reports its demand for rates.
-        auth_requests: passes requests to the auth worker pool; None: no authentication.
-        on_brokers_seen: called with the upstream and the brokers when a processor saw others in an answer than those in force.
     """
 
     def __init__(
@@ -88,13 +75,17 @@ class Supervisor(Respawner[Slot, Processor]):
         self._acceptor = acceptor
         self._on_begin = on_begin
         self._on_end = on_end
+        # the handler processes, joined with each processor before it takes connections; None: no listener has a handler, or had one
         self.handlers = handlers
-        self.auth_requests: AuthRequests | None = None
+        self.auth_requests: AuthRequests | None = None  # passes requests to the auth worker pool; None: no authentication
         self._phases = TwoPhases(log)
-        self.connections = Connections(acceptor, events)
-        self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None
+        self.connections = Connections(acceptor, events)  # which processor has which connection
+        self.on_refused: Callable[[RefusedFrameRow], None] = lambda row: None  # called when a processor reports a frame whose size it has refused
+        # called with Kafka requests that have a span, and with the number of those that were skipped
         self.on_requests: Callable[[Sequence[RequestSpanRow], int], None] = lambda rows, skipped: None
+        # called when a processor reports its demand for rates
         self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
+        # called with the upstream and the brokers when a processor saw others in an answer than those in force
         self.on_brokers_seen: Callable[[str, Sequence[SeenBrokerRow]], None] = lambda upstream, rows: None
         self._lead_in: tuple[float, int, int] | None = None  # when it began on the loop's clock, in s; its delay and timeout, in ms
         self._generations: dict[int, int] = {}
@@ -104,7 +95,6 @@ class Supervisor(Respawner[Slot, Processor]):
 
     @property
     def running(self) -> list[Processor]:
-        """Processors that answer, by slot."""
         return [slot.child for slot in self._ordered() if slot.child is not None and slot.state in ("running", "draining")]
 
     @property
@@ -123,10 +113,8 @@ class Supervisor(Respawner[Slot, Processor]):
 
     async def start_slots(self, numbers: Sequence[int], *, held: bool = False) -> None:
         """Start a processor in each slot and wait until all are ready. Shares must be in the desired state. ``held``: they take no connections before
-        ``release_slots``.
-
-        Raises:
-            StartError: one could not start. Then, and when the call is cancelled, the others of this call are stopped again and the slots removed.
+        ``release_slots``. Raises StartError: one could not start. Then, and when the call is cancelled, the others of this call are stopped again and
+        the slots removed.
         """
         first: list[asyncio.Future[None]] = []
         try:
@@ -282,13 +270,8 @@ class Supervisor(Respawner[Slot, Processor]):
         further: Callable[[int], Change] = lambda slot: Change(),
         commit: Callable[[DesiredState], None] = lambda desired: None,
     ) -> Changed:
-        """Change keys of the configuration in force, as ``change``.
-
-        Args:
-            edit: the new configuration, from the one in force when earlier changes are done; may raise.
-            check: as of ``change``, before ``edit``.
-            further: what else changes, for a slot.
-            commit: what else changes, after the configuration is written into the desired state.
+        """Change keys of the configuration in force, as ``change``. ``edit``: the new configuration, from the one in force when earlier changes are
+        done; may raise. ``commit``: what else changes, after the configuration is written into the desired state.
         """
         before = after = self.desired.config
         row: dict[str, Any] = {}
@@ -313,10 +296,8 @@ class Supervisor(Respawner[Slot, Processor]):
         return Changed(before, after)
 
     def make_room(self, layout: CellLayout) -> None:
-        """Make room for the counters of another layout in every slot, and map it, so that ``follow_layout`` cannot fail.
-
-        Raises:
-            UnavailableError: there is no memory.
+        """Make room for the counters of another layout in every slot, and map it, so that ``follow_layout`` cannot fail. Raises UnavailableError:
+        there is no memory.
         """
         try:
             for slot in self._ordered() if layout is not self.desired.layout else ():
@@ -342,14 +323,12 @@ class Supervisor(Respawner[Slot, Processor]):
         """Make a change in every processor or in none, and return when it is in force. When cancelled it is still made or taken back.
 
         Args:
-            build: the change for a slot.
             check: raises when the desired state does not allow the change; called when earlier changes are done.
             commit: writes it into the desired state, between the phases. If it raises, nothing is changed.
             decided: called when the change is committed. What it raises is reported (``task_failed``), for nothing can be taken back any more.
             done: called when every processor has it, before the next change; likewise.
 
-        Raises:
-            AbortedError, UnavailableError: see ``TwoPhases.make``.
+        Raises AbortedError, UnavailableError: see ``TwoPhases.make``.
         """
 
         def plan() -> dict[Processor, Change]:
@@ -381,18 +360,15 @@ class Supervisor(Respawner[Slot, Processor]):
 
     async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool = True) -> list[int]:
         """Let these slots take no more connections and end those they have at a frame boundary; at the deadline the processors close the rest.
-
-        Returns:
-            The slots whose processors have not confirmed the drain; the log has a row for each.
+        Returns: The slots whose processors have not confirmed the drain; the log has a row for each.
         """
         slots = [self.slots[number] for number in numbers]
         begun = await asyncio.gather(*(self._drain_slot(slot, timeout_ms, wait) for slot in slots))
         return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
 
     async def lead_in_slots(self, delay_ms: int, timeout_ms: int) -> None:
-        """Let all processors, also those that start later, end the connections of other pods, one by one, while they take new ones.
-
-        One that cannot be told has a row.
+        """Let all processors, also those that start later, end the connections of other pods, one by one, while they take new ones. One that cannot
+        be told has a row.
         """
         self._lead_in = asyncio.get_running_loop().time(), delay_ms, timeout_ms
         await asyncio.gather(*(self._lead_in_slot(slot) for slot in self._ordered() if slot.state == "running"))

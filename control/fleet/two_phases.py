@@ -18,8 +18,6 @@ from framegate.control.logs import RowLog
 from framegate.proxy.server.messages import Change, ErrorReply, PlainCommand, RefusedReply
 from framegate.proxy.server.protocol import commit_request, prepare_request
 
-__all__ = ["PATIENCE_S", "TwoPhases"]
-
 PATIENCE_S: Final = 30.0
 """The time limit of one answer, longer than a heartbeat may stand: a process that runs and does not answer must not block other changes."""
 
@@ -40,9 +38,8 @@ class TwoPhases:
             decide: called when all are prepared.
             done: called when all have it, before the next change begins.
 
-        Raises:
-            AbortedError: a processor refused, or did not answer; none has the change.
-            UnavailableError: it is decided, and a running processor has not confirmed it (CHANGE_PENDING); it will have it before any other.
+        Raises AbortedError: a processor refused, or did not answer; none has the change; UnavailableError: it is decided, and a running processor has
+        not confirmed it (CHANGE_PENDING); it will have it before any other.
         """
         await self._lock.acquire()
         try:

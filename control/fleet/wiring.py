@@ -18,43 +18,28 @@ from framegate.control.fleet.child import Child
 from framegate.control.fleet.process_slot import Backoff
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
 
-__all__ = ["Rejoined", "Wiring"]
-
 _AGAIN_S: Final = 0.05
 
 
 class Rejoined(NamedTuple):
-    """Two processes whose pair broke have another one.
-
-    Attributes:
-        error: why it broke, as reported by either process.
-        apart_s: how long they had none.
-    """
+    """Two processes whose pair broke have another one."""
 
     one: Child
     other: Child
-    error: str
-    apart_s: float
+    error: str  # why it broke, as reported by either process
+    apart_s: float  # how long they had none
 
 
 class _Wire:
-    """The connection of two processes, by one pair after another.
-
-    Attributes:
-        number: that of the current pair.
-        due_s: the time of the next action, by the loop's clock.
-        laid_s: when both had their ends.
-        parted_s: when the pair broke; None while they are connected, and before the first pair.
-        broken: a new pair is needed.
-    """
+    """The connection of two processes, by one pair after another."""
 
     def __init__(self, one: Child, other: Child) -> None:
         self.sides = (one, other)
-        self.number = 0
-        self.due_s = 0.0
-        self.laid_s = 0.0
-        self.parted_s: float | None = None
-        self.broken = True
+        self.number = 0  # that of the current pair
+        self.due_s = 0.0  # the time of the next action, by the loop's clock
+        self.laid_s = 0.0  # when both had their ends
+        self.parted_s: float | None = None  # when the pair broke; None while they are connected, and before the first pair
+        self.broken = True  # a new pair is needed
         self._backoff = Backoff()
         self._errors: list[str] = []
         self._ends: list[tuple[Child, Child, socket.socket]] | None = None
@@ -65,7 +50,6 @@ class _Wire:
         return any(child.ended.done() for child in self.sides)
 
     def renew(self, number: int) -> None:
-        """Begin a new pair."""
         self.number = number
         self.broken = False
         self._ends = None
@@ -112,18 +96,13 @@ class _Wire:
         return Rejoined(*self.sides, error, now_s - parted_s)
 
     def drop(self) -> None:
-        """Close the ends that were not sent."""
         for _, _, end in self._ends or ():
             end.close()
         self._ends = []
 
 
 class Wiring:
-    """Event loop only.
-
-    Args:
-        on_rejoined: called when two processes have another pair of sockets.
-    """
+    """Event loop only. ``on_rejoined``: called when two processes have another pair of sockets."""
 
     def __init__(self, on_rejoined: Callable[[Rejoined], None]) -> None:
         self._on_rejoined = on_rejoined
@@ -134,12 +113,10 @@ class Wiring:
 
     @property
     def waiting(self) -> int:
-        """The number of pairs that are not complete."""
         return len(self._waiting)
 
     @property
     def joined(self) -> int:
-        """The number of pairs, complete or not."""
         return len(self._wires)
 
     def join(self, one: Child, other: Child) -> None:

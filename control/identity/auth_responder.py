@@ -35,10 +35,7 @@ from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 if TYPE_CHECKING:
     from framegate.control.identity.tokens import Tokens  # it loads what checks signatures, 10 MiB
 
-__all__ = ["MAX_BYTES", "AuthResponder", "IdentityFileError", "UnknownApisError", "files_of", "listener_answers", "read_files"]
-
-MAX_BYTES: Final = 64 << 20
-"""Of one file."""
+MAX_BYTES: Final = 64 << 20  # of one file
 
 
 class UnknownApisError(Exception):
@@ -46,9 +43,8 @@ class UnknownApisError(Exception):
 
 
 class AuthResponder:
-    """The responder for one listener, or for the upstreams. Any thread.
-
-    ``apis`` returns the API versions of the listener's upstream for a version of ApiVersions, and raises ``UnknownApisError`` while they are unknown.
+    """The responder for one listener, or for the upstreams. Any thread. ``apis`` returns the API versions of the listener's upstream for a version of
+    ApiVersions, and raises ``UnknownApisError`` while they are unknown.
     """
 
     def __init__(
@@ -141,11 +137,7 @@ def files_of(sasl: ListenerSasl) -> dict[str, str]:
 
 
 def read_files(paths: Iterable[str]) -> dict[str, bytes]:
-    """What is in files now, by path.
-
-    Raises:
-        IdentityFileError: one cannot be read.
-    """
+    """What is in files now, by path. Raises IdentityFileError: one cannot be read."""
     found: dict[str, bytes] = {}
     for path in paths:
         try:
@@ -162,17 +154,8 @@ def listener_answers(
     before: AuthResponder | None = None,
     checks: PasswordChecks | None = None,
 ) -> AuthResponder:
-    """The responder of a listener.
-
-    Args:
-        sasl: of its configuration.
-        contents: what is in its files, by path.
-        apis: see ``AuthResponder``.
-        before: the previous responder; its objects are kept for files that are not among the contents.
-        checks: of passwords, that outlast the file.
-
-    Raises:
-        IdentityFileError: a file is not what it should be.
+    """The responder of a listener. ``before``: the previous responder; its objects are kept for files that are not among the contents. ``checks``: of
+    passwords, that outlast the file. Raises IdentityFileError: a file is not what it should be.
     """
     users, tokens = (None, None) if before is None else (before.users, before.tokens)
     try:

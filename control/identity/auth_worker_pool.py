@@ -15,12 +15,8 @@ from typing import Final
 from framegate.control.identity.auth_responder import AuthResponder
 from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
 
-__all__ = ["NICENESS", "QUEUE_LIMIT", "THREADS", "AuthPoolError", "AuthWorkerPool", "QueuedRequest"]
-
-THREADS: Final = 2
-"""Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes."""
-QUEUE_LIMIT: Final = 512
-"""Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's."""
+THREADS: Final = 2  # Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes
+QUEUE_LIMIT: Final = 512  # Requests that wait in a queue; of one address alone half as many, half a second of PLAIN's
 NICENESS: Final = 10
 """Added to the niceness of the threads: a processor that shares a core with them gets nine tenths of it. It is not the maximum, because a thread
 holds the interpreter's lock for a moment after each hash, and the control process waits for a thread that is not scheduled then.
@@ -34,34 +30,22 @@ class AuthPoolError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
-    """One request that waits for its response.
+    """One request that waits for its response."""
 
-    Attributes:
-        auth_queue: the name of its queue.
-        auth_request: the request.
-        address: of the client.
-        reply: called with the response, in one of the threads.
-    """
-
-    auth_queue: str
-    auth_request: AuthRequest = dataclasses.field(repr=False)
-    address: str
-    reply: Callable[[AuthResponse], None]
+    auth_queue: str  # the name of its queue
+    auth_request: AuthRequest = dataclasses.field(repr=False)  # the request
+    address: str  # of the client
+    reply: Callable[[AuthResponse], None]  # called with the response, in one of the threads
 
 
 class _FairQueue:
-    """One queue: first in first out for each address, round robin over addresses.
-
-    Attributes:
-        size: requests.
-    """
+    """One queue: first in first out for each address, round robin over addresses."""
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = 0  # requests
         self._by_address: Final[OrderedDict[str, deque[QueuedRequest]]] = OrderedDict()
 
     def of(self, address: str) -> int:
-        """Requests of an address."""
         return len(self._by_address.get(address, ()))
 
     def append(self, queued: QueuedRequest) -> None:
@@ -95,7 +79,6 @@ class AuthWorkerPool:
     """The threads and their queues. Any thread.
 
     Args:
-        answers: the responder of each queue.
         on_failure: called with an exception of a ``reply``, in its thread.
         threads: requests served at once.
         queue: requests that wait in each queue, of one address half as many.
@@ -117,7 +100,6 @@ class AuthWorkerPool:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
         with self._changed:
             return sum(queue.size for queue in self._queues.values())
 
@@ -127,23 +109,14 @@ class AuthWorkerPool:
             return self._answers[auth_queue]
 
     def replace(self, auth_queue: str, answers: AuthResponder) -> None:
-        """Replace the responder of a queue, also for requests that wait.
-
-        Raises:
-            AuthPoolError: there is no such queue.
-        """
+        """Replace the responder of a queue, also for requests that wait. Raises AuthPoolError: there is no such queue."""
         with self._changed:
             if auth_queue not in self._queues:
                 raise AuthPoolError(f"there is no queue {auth_queue}")
             self._answers[auth_queue] = answers
 
     def put(self, answers: Mapping[str, AuthResponder], queues: Set[str]) -> None:
-        """Have these queues and no others. Requests that wait in one that is gone are answered ``Unavailable``.
-
-        Args:
-            answers: the responders that are new.
-            queues: the names of all that are to be.
-        """
+        """Have these queues and no others. Requests that wait in one that is gone are answered ``Unavailable``."""
         with self._changed:
             self._answers.update(answers)
             for name in queues - self._queues.keys():
@@ -162,10 +135,8 @@ class AuthWorkerPool:
         return None if answers is None else answers.at_once(auth_request, address)
 
     def ask(self, auth_queue: str, auth_request: AuthRequest, reply: Callable[[AuthResponse], None], address: str = "") -> QueuedRequest:
-        """Queue a request. ``address``: of the client; empty: none.
-
-        Raises:
-            AuthPoolError: too many wait, there is no such queue, or the pool is closed.
+        """Queue a request. ``address``: of the client; empty: none. Raises AuthPoolError: too many wait, there is no such queue, or the pool is
+        closed.
         """
         queued = QueuedRequest(auth_queue, auth_request, address, reply)
         with self._changed:
@@ -203,7 +174,6 @@ class AuthWorkerPool:
             thread.join(_END_S)
 
     def _work(self) -> None:
-        """The loop of a thread."""
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)  # of this thread alone; 19 is the most
         while True:
             with self._changed:

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-__all__ = ["ALGORITHMS", "JwksError", "SigningKey", "parse_jwks", "read_jwks"]
-
 _CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", *_CURVES, "EdDSA")
 """Algorithms of tokens: only those with a public key, because a shared secret that checks signatures can also make them."""
@@ -35,26 +33,15 @@ class JwksError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A key, and what may be checked with it.
+    """A key, and what may be checked with it."""
 
-    Attributes:
-        key_id: as tokens name it; empty: they do not.
-        algorithms: those of ``ALGORITHMS`` that this key has.
-        public: the key.
-    """
-
-    key_id: str
-    algorithms: tuple[str, ...]
-    public: PublicKey
+    key_id: str  # as tokens name it; empty: they do not
+    algorithms: tuple[str, ...]  # those of ``ALGORITHMS`` that this key has
+    public: PublicKey  # the key
 
 
 def read_jwks(path: str | Path) -> list[SigningKey]:
-    """Read a file of keys.
-
-    Raises:
-        JwksError: it is none.
-        OSError: it cannot be read.
-    """
+    """Read a file of keys. Raises JwksError: it is none; OSError: it cannot be read."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:
@@ -63,10 +50,8 @@ def read_jwks(path: str | Path) -> list[SigningKey]:
 
 
 def parse_jwks(data: bytes, path: str = "jwks") -> list[SigningKey]:
-    """Parse the text of a file of keys. Keys of unknown kinds and keys for encryption are ignored.
-
-    Raises:
-        JwksError: it is none, no key is left, or one must not be in it.
+    """Parse the text of a file of keys. Keys of unknown kinds and keys for encryption are ignored. Raises JwksError: it is none, no key is left, or
+    one must not be in it.
     """
     try:
         document = json.loads(data)

@@ -21,20 +21,13 @@ from typing import Final, TypeVar
 from framegate.control.identity.users import Users
 from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Unavailable
 
-__all__ = ["FIRST_S", "FREE", "FREE_OF_ADDRESS", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
-
 K = TypeVar("K")
 V = TypeVar("V")
-KNOWN: Final = 16384
-"""Users whose password is known; 0.2 KiB each."""
-PUT_OFF: Final = 4096
-"""Users and addresses with wrong passwords; 0.5 KiB each."""
-WRONG: Final = 4
-"""Wrong passwords that are remembered for each user and address."""
-FREE: Final = 5
-"""Different wrong passwords in a row before logins of the user from the address are delayed."""
-FREE_OF_ADDRESS: Final = 50
-"""The same for an address, which many clients may share: each second reduces the count by one."""
+KNOWN: Final = 16384  # Users whose password is known; 0.2 KiB each
+PUT_OFF: Final = 4096  # Users and addresses with wrong passwords; 0.5 KiB each
+WRONG: Final = 4  # Wrong passwords that are remembered for each user and address
+FREE: Final = 5  # Different wrong passwords in a row before logins of the user from the address are delayed
+FREE_OF_ADDRESS: Final = 50  # the same for an address, which many clients may share: each second reduces the count by one
 FIRST_S: Final = 0.5
 MOST_S: Final = 30.0
 _FORGET_S: Final = 300.0  # without a wrong password

@@ -10,17 +10,6 @@ from typing import Final
 from framegate.proxy.auth.auth_requests import ScramCredential, ScramKeys
 from framegate.proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
 
-__all__ = [
-    "DEFAULT_ITERATIONS",
-    "SALT_SIZE",
-    "credential_faults",
-    "format_credential",
-    "is_password_of",
-    "keys_of",
-    "new_credentials",
-    "parse_credential",
-]
-
 DEFAULT_ITERATIONS: Final = 8192
 """About 3.5 ms for SHA-256 and 8 ms for SHA-512 (one core, OpenSSL 3.0): a check of PLAIN costs that, and so does a guess from a stolen file."""
 SALT_SIZE: Final = 16
@@ -58,11 +47,7 @@ def format_credential(credential: ScramCredential) -> str:
 
 
 def parse_credential(mechanism: str, text: str) -> ScramCredential:
-    """Read Kafka's text form.
-
-    Raises:
-        ValueError: it is none, or one that is not good enough for the mechanism.
-    """
+    """Read Kafka's text form. Raises ValueError: it is none, or one that is not good enough for the mechanism."""
     pairs = [part.partition("=") for part in text.split(",")]
     fields = {name: value for name, equals, value in pairs if equals}
     if len(pairs) != len(_FIELDS) or set(fields) != set(_FIELDS):

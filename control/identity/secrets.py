@@ -8,12 +8,8 @@ from typing import Final
 
 from framegate.control.files import FileError, read_file
 
-__all__ = ["MAX_SECRET", "PATIENCE_S", "SecretError", "Secrets"]
-
-MAX_SECRET: Final = 65536
-"""Bytes of a file."""
-PATIENCE_S: Final = 2.0
-"""The time to read a file. Logins wait as long; Kafka's clients wait for 10 s and more."""
+MAX_SECRET: Final = 65536  # bytes of a file
+PATIENCE_S: Final = 2.0  # The time to read a file. Logins wait as long; Kafka's clients wait for 10 s and more.
 
 
 class SecretError(Exception):
@@ -22,38 +18,25 @@ class SecretError(Exception):
 
 @dataclasses.dataclass(slots=True)
 class _Reading:
-    """One file that is being read.
+    """One file that is being read."""
 
-    Attributes:
-        deadline: of the read, on the monotonic clock.
-        done: set when the file has been read.
-        found: the contents, or why they cannot be read.
-    """
-
-    deadline: float = dataclasses.field(default_factory=lambda: time.monotonic() + PATIENCE_S)
-    done: threading.Event = dataclasses.field(default_factory=threading.Event)
-    found: bytes | FileError = dataclasses.field(default=b"", repr=False)
+    deadline: float = dataclasses.field(default_factory=lambda: time.monotonic() + PATIENCE_S)  # of the read, on the monotonic clock
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)  # set when the file has been read
+    found: bytes | FileError = dataclasses.field(default=b"", repr=False)  # the contents, or why they cannot be read
 
 
 class Secrets:
-    """The secrets of upstreams, by the name of the credential. Any thread.
-
-    A file system may not respond. So each file is read in a thread of its own, one read at a time. A caller waits for it for ``PATIENCE_S`` at most;
-    while an overdue read has not ended, later callers fail at once.
+    """The secrets of upstreams, by the name of the credential. Any thread. A file system may not respond. So each file is read in a thread of its
+    own, one read at a time. A caller waits for it for ``PATIENCE_S`` at most; while an overdue read has not ended, later callers fail at once.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        """``files``: paths, by name."""
         self._files: Final = dict(files)
         self._lock: Final = threading.Lock()
         self._readings: Final[dict[str, _Reading]] = {}
 
     def read(self, name: str) -> str:
-        """The secret: what is in the file, without the end of its line.
-
-        Raises:
-            SecretError: there is none.
-        """
+        """The secret: what is in the file, without the end of its line. Raises SecretError: there is none."""
         path = self._files.get(name)
         if path is None:
             raise SecretError(f"there is no credential {name!r}")
@@ -71,7 +54,6 @@ class Secrets:
         return text
 
     def _reading(self, path: str) -> _Reading:
-        """The read that is in progress, or a new one."""
         with self._lock:
             found = self._readings.get(path)
             if found is None:

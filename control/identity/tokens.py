@@ -14,10 +14,7 @@ import jwt
 from framegate.control.identity.jwks import ALGORITHMS, SigningKey
 from framegate.proxy.auth.auth_requests import Accepted, Refused
 
-__all__ = ["MAX_TOKEN", "TokenRules", "Tokens"]
-
-MAX_TOKEN: Final = 32768
-"""Bytes of a token."""
+MAX_TOKEN: Final = 32768  # bytes of a token
 _MAX_WORDS: Final = 100
 _NO_CLAIMS_OF_THE_LIBRARYS: Final[Any] = {
     "verify_signature": True,
@@ -27,25 +24,15 @@ _NO_CLAIMS_OF_THE_LIBRARYS: Final[Any] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must be.
+    """What a token must be."""
 
-    Attributes:
-        issuer: its ``iss``.
-        audience: one of its ``aud``.
-        algorithms: that it may be signed with.
-        scopes: the token must have all of them; empty: any.
-        principal_claim: the claim that holds the principal.
-        scope_claim: where its scopes are: a text with spaces, or a list.
-        clock_skew_s: how much the clocks of the issuer and of this machine may differ.
-    """
-
-    issuer: str
-    audience: str
-    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
-    scopes: tuple[str, ...] = ()
-    principal_claim: str = "sub"
-    scope_claim: str = "scope"
-    clock_skew_s: int = 30
+    issuer: str  # its ``iss``
+    audience: str  # one of its ``aud``
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")  # that it may be signed with
+    scopes: tuple[str, ...] = ()  # the token must have all of them; empty: any
+    principal_claim: str = "sub"  # the claim that holds the principal
+    scope_claim: str = "scope"  # where its scopes are: a text with spaces, or a list
+    clock_skew_s: int = 30  # how much the clocks of the issuer and of this machine may differ
 
     def __post_init__(self) -> None:
         wrong = [name for name in self.algorithms if name not in ALGORITHMS]
@@ -150,5 +137,4 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
 
 
 def _said(value: object) -> str:
-    """A value of a token, for the log."""
     return ascii(value)[:_MAX_WORDS]

@@ -14,10 +14,7 @@ from framegate.control.identity.users_file import UsersFile
 from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused, ScramCredential, WantCredential
 from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 
-__all__ = ["Users"]
-
-_Kind = tuple[tuple[int, int], ...]
-"""The kind of a user: iterations and size of the salt for each mechanism of ``HASHES``; zeros without an entry."""
+_Kind = tuple[tuple[int, int], ...]  # the kind of a user: iterations and size of the salt for each mechanism of ``HASHES``; zeros without an entry
 _NO_ENTRY: Final = (0, 0)
 _USUAL: Final = (DEFAULT_ITERATIONS, SALT_SIZE)
 _PLACES: Final = {name: place for place, name in enumerate(HASHES)}

@@ -28,10 +28,7 @@ from framegate.control.identity.passwords import format_credential, parse_creden
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.auth.scram import HASHES
 
-__all__ = ["MAX_NAME", "UserExistsError", "UserUnknownError", "UsersFile", "UsersFileError", "changing", "name_fault", "parse_users", "read_users"]
-
-MAX_NAME: Final = 255
-"""Bytes of a name in UTF-8."""
+MAX_NAME: Final = 255  # bytes of a name in UTF-8
 _TITLE: Final = "framegate-users"
 _VERSION: Final = "1"
 _DECOY: Final = "decoy="
@@ -71,13 +68,9 @@ class _Line:
 
 @dataclass(slots=True)
 class UsersFile:
-    """What is in the file.
+    """What is in the file."""
 
-    Attributes:
-        decoy: the random key.
-    """
-
-    decoy: bytes = field(default_factory=lambda: os.urandom(_DECOY_SIZE), repr=False)
+    decoy: bytes = field(default_factory=lambda: os.urandom(_DECOY_SIZE), repr=False)  # the random key
     _lines: list[_Line] = field(default_factory=list, repr=False)
 
     @property
@@ -90,11 +83,8 @@ class UsersFile:
         return found
 
     def add(self, user: str, credentials: Mapping[str, ScramCredential], *, replace: bool = False) -> None:
-        """Add a user, in place of one of the same name if ``replace``.
-
-        Raises:
-            UserExistsError: there is one of that name.
-            ValueError: the name is not valid.
+        """Add a user, in place of one of the same name if ``replace``. Raises UserExistsError: there is one of that name; ValueError: the name is not
+        valid.
         """
         fault = name_fault(user)
         if fault is not None:
@@ -108,28 +98,19 @@ class UsersFile:
             self._lines.append(_Line(text, user, mechanism, credential))
 
     def remove(self, user: str) -> None:
-        """Remove a user.
-
-        Raises:
-            UserUnknownError: there is none of that name.
-        """
+        """Remove a user. Raises UserUnknownError: there is none of that name."""
         left = [line for line in self._lines if line.credential is None or line.user != user]
         if len(left) == len(self._lines):
             raise UserUnknownError(f"there is no user {user!r}")
         self._lines = left
 
     def text(self) -> str:
-        """The file."""
         title = f"{_TITLE} {_VERSION} {_DECOY}{base64.b64encode(self.decoy).decode()}"
         return "\n".join((title, *(line.text for line in self._lines))) + "\n"
 
     @classmethod
     def parse(cls, text: str, path: str = "users") -> "UsersFile":
-        """Read the text of a file.
-
-        Raises:
-            UsersFileError: it is none; with all its faults.
-        """
+        """Read the text of a file. Raises UsersFileError: it is none; with all its faults."""
         title, *rest = text.split("\n")
         try:
             made = cls(_decoy(title))
@@ -163,23 +144,14 @@ def name_fault(user: str) -> str | None:
 
 
 def read_users(path: str | Path) -> UsersFile:
-    """Read a file of users.
-
-    Raises:
-        UsersFileError: it is none.
-        OSError: it cannot be read.
-    """
+    """Read a file of users. Raises UsersFileError: it is none; OSError: it cannot be read."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE + 1)
     return parse_users(data, str(path))
 
 
 def parse_users(data: bytes, path: str = "users") -> UsersFile:
-    """Read what was in a file of users.
-
-    Raises:
-        UsersFileError: it is none.
-    """
+    """Read what was in a file of users. Raises UsersFileError: it is none."""
     if len(data) > _MAX_FILE:
         raise UsersFileError(path, [(1, f"the file has more than {_MAX_FILE} bytes")])
     try:
@@ -191,14 +163,9 @@ def parse_users(data: bytes, path: str = "users") -> UsersFile:
 
 @contextlib.contextmanager
 def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
-    """Change a users file, which need not exist yet: the given object is written when the block ends without an exception.
-
-    If another process changes the file, wait for it, or raise with ``wait=False``. A link is followed: its target is replaced.
-
-    Raises:
-        UsersFileError: what is there is none, or there would be too much in it.
-        BlockingIOError: another process is changing it.
-        OSError: it cannot be read or written.
+    """Change a users file, which need not exist yet: the given object is written when the block ends without an exception. If another process changes
+    the file, wait for it, or raise with ``wait=False``. A link is followed: its target is replaced. Raises UsersFileError: what is there is none, or
+    there would be too much in it; BlockingIOError: another process is changing it; OSError: it cannot be read or written.
     """
     target = Path(os.path.realpath(path))
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -20,18 +20,11 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import PodRequirements, PodRequirementsError, fitted_requirements
 from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
-__all__ = ["CONFIG", "TLS_SECRET", "TLS_VOLUME", "Admission", "patch_of"]
-
-CONFIG: Final = "framegate.io/config"
-"""An annotation of the pod: the ConfigMap of its namespace with framegate.yaml."""
-TLS_SECRET: Final = "framegate.io/tls-secret"
-"""An annotation of the pod: the Secret with its certificate."""
-TLS_VOLUME: Final = "framegate.io/tls-volume"
-"""An annotation of the pod: its volume with its certificate, instead of a Secret."""
-_MOST_BYTES: Final = 200_000
-"""Of a configuration: all annotations of an object may have 256 KiB."""
-_MOST_WARNING: Final = 250
-"""Characters; the API server shortens longer warnings."""
+CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap of its namespace with framegate.yaml
+TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
+TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret
+_MOST_BYTES: Final = 200_000  # of a configuration: all annotations of an object may have 256 KiB
+_MOST_WARNING: Final = 250  # Characters; the API server shortens longer warnings
 
 _log = logging.getLogger(__name__)
 _requirements = functools.lru_cache(maxsize=64)(fitted_requirements)
@@ -42,13 +35,8 @@ class _RefusedError(Exception):
 
 
 class Admission:
-    """Answers reviews.
-
-    Args:
-        cluster: for ConfigMaps and events.
-        options: of every sidecar.
-        default: the text of framegate.yaml of pods that name no ConfigMap; None: each must name one.
-        admit: a pod to which framegate cannot be added is created without it; otherwise it is refused.
+    """Answers reviews. ``default``: the text of framegate.yaml of pods that name no ConfigMap; None: each must name one. ``admit``: a pod to which
+    framegate cannot be added is created without it; otherwise it is refused.
     """
 
     def __init__(self, cluster: Cluster, options: Options, default: str | None, *, admit: bool) -> None:

@@ -11,13 +11,9 @@ from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["USUAL_FILES", "containers_of", "faults_of", "grace_is_default", "hook_of", "unmet", "unusual_files"]
+USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")  # the files of a Secret with a certificate
 
-USUAL_FILES = ("tls.crt", "tls.key", "ca.crt")
-"""The files of a Secret with a certificate."""
-
-_NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
-"""Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
+_NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")  # Volumes that an fsGroup does not change, or that begin empty and end with the pod
 _FILES = ("configMap", "secret", "projected", "downwardAPI")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _DEFAULT_GRACE_S = 30
@@ -98,8 +94,7 @@ def _pod(workload: Workload) -> Iterator[Fault]:
     network, system = spec.get("hostNetwork"), spec.get("os")
     if network is not None and network.value is True:
         yield Fault(
-            network.line,
-            "has hostNetwork: framegate's ports would be open on the node, and a second pod could not start there; remove hostNetwork",
+            network.line, "has hostNetwork: framegate's ports would be open on the node, and a second pod could not start there; remove hostNetwork"
         )
     if system is not None and (name := _name(system)) not in (None, "linux"):
         yield Fault(system.line, f"is for {name}, but framegate runs on Linux only")
@@ -257,6 +252,5 @@ def _claim(workload: Workload, template: dict[str, Any], options: Options, needs
         yield Fault(root.line, f"may run several Jobs at once, but with --tap-claim {_ONE_AT_A_TIME}: use concurrencyPolicy: Forbid")
     if workload.kind == "Deployment" and workload.value("spec", "strategy", "type") != "Recreate":
         yield Fault(
-            root.line,
-            f"starts a new pod before it ends the old one, but with --tap-claim {_ONE_AT_A_TIME}: use strategy: {{type: Recreate}}, {own}",
+            root.line, f"starts a new pod before it ends the old one, but with --tap-claim {_ONE_AT_A_TIME}: use strategy: {{type: Recreate}}, {own}"
         )

@@ -9,13 +9,9 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["COMPONENT", "Cluster", "ClusterError"]
-
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-COMPONENT: Final = "framegate-webhook"
-"""The source of events."""
-_TIME_LIMIT_S: Final = 4.0
-"""Of one call, so that a review is answered before the API server gives up."""
+COMPONENT: Final = "framegate-webhook"  # the source of events
+_TIME_LIMIT_S: Final = 4.0  # of one call, so that a review is answered before the API server gives up
 
 
 class ClusterError(Exception):
@@ -27,13 +23,8 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """Calls of the API server. The token is read for each call, because the kubelet renews it.
-
-    Args:
-        account: the folder of token, authority and namespace.
-
-    Raises:
-        ClusterError: this is no pod, or it has no service account.
+    """Calls of the API server. The token is read for each call, because the kubelet renews it. Raises ClusterError: this is no pod, or it has no
+    service account.
     """
 
     def __init__(self, account: Path = ACCOUNT) -> None:
@@ -47,11 +38,7 @@ class Cluster:
             raise ClusterError(f"needs a pod with a service account, whose token is mounted in {account}: {error!r}") from error
 
     def call(self, method: str, path: str, body: Any = None, *, content: str = "application/json") -> Any:
-        """The answer to one call. ``content``: the type of ``body``.
-
-        Raises:
-            ClusterError: it was refused, or there was no answer.
-        """
+        """The answer to one call. ``content``: the type of ``body``. Raises ClusterError: it was refused, or there was no answer."""
         connection = http.client.HTTPSConnection(self._host, self._port, timeout=_TIME_LIMIT_S, context=self._tls)
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()

@@ -15,10 +15,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, node_at
 
-__all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
-
-ANY: Final = object()
-"""For ``prune``: the value does not matter."""
+ANY: Final = object()  # for ``prune``: the value does not matter
 PREPENDED: Final = frozenset({"initContainers"})
 """Additions to these lists come first: framegate starts before the other init containers, so that they may use it."""
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
@@ -81,14 +78,10 @@ def graft(
     """Edits that add to a mapping: keys that it lacks, items to its lists. And the former text that ``prune`` needs, by path (with dots): of an entry
     that was empty or replaced its text; None where there was no key.
 
-    Args:
-        text, shared, node, path: the manifest, the anchors that its aliases use, the mapping and its path.
-        wanted: mappings, lists and values by key; a value must not exist yet.
-        layout: the indentation.
-        replaced: paths of values to be replaced.
+    ``text``, ``shared``, ``node``, ``path``: the manifest, the anchors that its aliases use, the mapping and its path. ``wanted``: mappings, lists
+    and values by key; a value must not exist yet.
 
-    Raises:
-        ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
+    Raises ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
     """
     edits: list[Edit] = []
     was: dict[str, str | None] = {}
@@ -241,12 +234,8 @@ def grafted(value: Any, wanted: Any, key: str = "") -> Any:
 
 
 def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None], path: Path = ()) -> tuple[list[Edit], bool]:
-    """Edits that undo ``graft``, and whether nothing is left of the mapping.
-
-    Args:
-        text, node, path: the manifest, the mapping and its path.
-        cuts: by key: a mapping of such; of a list the names of items; a value, which is removed unless it has changed; ``ANY``.
-        was: as ``graft`` returned it.
+    """Edits that undo ``graft``, and whether nothing is left of the mapping. ``cuts``: by key: a mapping of such; of a list the names of items; a
+    value, which is removed unless it has changed; ``ANY``. ``was``: as ``graft`` returned it.
     """
     edits: list[Edit] = []
     dropped: set[int] = set()

@@ -28,12 +28,9 @@ from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wa
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONFIGURATION, CONTAINER, SIDECAR_LABEL, Options, application_wait, pod_template
 
-__all__ = ["RECORD", "Injector", "remove", "shared_objects"]
-
 RECORD: Final = "framegate.io/injected"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
-_LIST_END: Final = "\n]}"
-"""Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
+_LIST_END: Final = "\n]}"  # Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours.
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
 _CLAIMS: Final = "volumeClaimTemplates"
 _SHARED: Final = ("PersistentVolumeClaim",)
@@ -44,29 +41,22 @@ Key = tuple[str, str | None, str]
 
 
 class Injector:
-    """Adds framegate to manifests that belong to one change: an object that several of them share is written once.
-
-    Attributes:
-        injected: kinds and names of the workloads, in order.
-        notes: what was asked for and left out, and why.
-    """
+    """Adds framegate to manifests that belong to one change: an object that several of them share is written once."""
 
     def __init__(self, options: Options, needs: PodRequirements, wanted: Wanted) -> None:
         self._options = options
         self._needs = needs
         self._wanted = wanted
         self._written: set[Key] = set()
-        self.injected: list[str] = []
-        self.notes: list[str] = []
+        self.injected: list[str] = []  # kinds and names of the workloads, in order
+        self.notes: list[str] = []  # what was asked for and left out, and why
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
         self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
-        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them.
-
-        Raises:
-            ManifestError: with every fault; nothing was changed.
+        """The text with framegate in each of its workloads that is not switched off, and with the objects beside them. Raises ManifestError: with
+        every fault; nothing was changed.
         """
         base, _ = remove(text)
         manifest = read_manifest(base)
@@ -152,12 +142,8 @@ class Injector:
 def _addition(
     text: str, workload: Workload, template: dict[str, Any], claims: list[dict[str, Any]], replaced: frozenset[Path], wait: dict[str, Any]
 ) -> tuple[list[Edit], dict[int, dict[str, Any]]]:
-    """Edits of one workload, and what they add, by the ``id`` of the node that it is added to.
-
-    Args:
-        claims: its further ``volumeClaimTemplates``.
-        replaced: values that are replaced.
-        wait: is added to each of the application's containers without a preStop hook.
+    """Edits of one workload, and what they add, by the ``id`` of the node that it is added to. ``claims``: its further ``volumeClaimTemplates``.
+    ``wait``: is added to each of the application's containers without a preStop hook.
     """
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave_out(workload, addition, replaced)
@@ -209,10 +195,8 @@ def _set_values(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(text: str) -> tuple[str, list[str]]:
-    """The text without framegate, and the workloads that had it.
-
-    Raises:
-        ManifestError: an annotation of inject was changed so that it cannot be read; nothing was changed.
+    """The text without framegate, and the workloads that had it. Raises ManifestError: an annotation of inject was changed so that it cannot be read;
+    nothing was changed.
     """
     manifest = read_manifest(text)
     edits: list[Edit] = []

@@ -6,10 +6,7 @@ Clients reach framegate on the loopback address only, so neither TLS nor an adve
 import json
 from collections.abc import Sequence
 
-__all__ = ["POD_PORT", "kafka_configuration"]
-
-POD_PORT = 9092
-"""The port of the bootstrap in a pod, where it is free."""
+POD_PORT = 9092  # the port of the bootstrap in a pod, where it is free
 _RANGE = 100  # a port for each node id from 0 to 99
 _TEXT = """\
 {about}
@@ -55,8 +52,6 @@ def kafka_configuration(bootstrap: Sequence[str], about: str, *, node: str = "ka
 
     Args:
         bootstrap: some brokers, as ``host:port``.
-        about: the comment before it.
-        node: the name of the node.
         port: of the bootstrap; the ports of brokers begin 8 above it.
         in_pod: with the ports that the kubelet and Prometheus reach, the admin socket at its default, and less memory than a container has; else with
             a socket beside the file.

@@ -16,22 +16,6 @@ from ruamel.yaml.error import YAMLError
 
 from framegate.control.configuration.reading import yaml_line, yaml_reason
 
-__all__ = [
-    "KINDS",
-    "SWITCH",
-    "Document",
-    "Fault",
-    "Manifest",
-    "ManifestError",
-    "Node",
-    "Workload",
-    "node_at",
-    "objects_of",
-    "read_manifest",
-    "value_at",
-    "workloads",
-]
-
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
 _INTEGER: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
@@ -51,10 +35,8 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "Job": ("batch", _TEMPLATE),
     "CronJob": ("batch", ("spec", "jobTemplate", *_TEMPLATE)),
     "Pod": ("", ()),
-}
-"""The group of each kind, and the path of its pod template."""
-SWITCH: Final = "framegate.io/inject"
-"""A label of the object; with ``"false"`` inject leaves the object as it is."""
+}  # the group of each kind, and the path of its pod template
+SWITCH: Final = "framegate.io/inject"  # a label of the object; with ``"false"`` inject leaves the object as it is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,35 +60,20 @@ class ManifestError(Exception):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Node:
-    """One value of the text.
+    """One value of the text."""
 
-    Attributes:
-        kind: of the value.
-        start: offset of its first character; of a collection in block style, of its first key or dash.
-        end: offset behind its last character, without comments; of a block scalar, of the end of its last line.
-        line: from 1.
-        column: of ``start``, from 0.
-        flow: a collection in braces or brackets.
-        anchor: the name by which aliases refer to it.
-        text: a scalar's value, an alias's name.
-        target: what an alias stands for; None: of another node, or of an alias within its target.
-        quoted: a scalar that is always text.
-        entries: a mapping's keys and values.
-        items: a sequence's.
-    """
-
-    kind: Literal["scalar", "mapping", "sequence", "alias"]
-    start: int
-    end: int
-    line: int
-    column: int
-    flow: bool = False
-    anchor: str | None = None
-    text: str = ""
-    quoted: bool = False
-    entries: list[tuple["Node", "Node"]] = dataclasses.field(default_factory=list)
-    items: list["Node"] = dataclasses.field(default_factory=list)
-    target: "Node | None" = None
+    kind: Literal["scalar", "mapping", "sequence", "alias"]  # of the value
+    start: int  # offset of its first character; of a collection in block style, of its first key or dash
+    end: int  # offset behind its last character, without comments; of a block scalar, of the end of its last line
+    line: int  # from 1
+    column: int  # of ``start``, from 0
+    flow: bool = False  # a collection in braces or brackets
+    anchor: str | None = None  # the name by which aliases refer to it
+    text: str = ""  # a scalar's value, an alias's name
+    quoted: bool = False  # a scalar that is always text
+    entries: list[tuple["Node", "Node"]] = dataclasses.field(default_factory=list)  # a mapping's keys and values
+    items: list["Node"] = dataclasses.field(default_factory=list)  # a sequence's
+    target: "Node | None" = None  # what an alias stands for; None: of another node, or of an alias within its target
 
     @property
     def followed(self) -> "Node":
@@ -118,12 +85,10 @@ class Node:
         return next((value for name, value in self.entries if name.text == key), None)
 
     def key(self, key: str) -> "Node | None":
-        """The node of a key."""
         return next((name for name, _ in self.entries if name.text == key), None)
 
     @property
     def empty(self) -> bool:
-        """Nothing, ``{}`` or ``[]``."""
         return (self.kind == "scalar" and self.value is None) or (self.kind in ("mapping", "sequence") and not self.entries and not self.items)
 
     @property
@@ -184,10 +149,8 @@ class Manifest:
 
 
 def read_manifest(text: str) -> Manifest:
-    """Read a stream of YAML documents, or a JSON text.
-
-    Raises:
-        ManifestError: it is not YAML, with the line; too large or too deep; a key is there twice in one mapping.
+    """Read a stream of YAML documents, or a JSON text. Raises ManifestError: it is not YAML, with the line; too large or too deep; a key is there
+    twice in one mapping.
     """
     if len(text) > MAX_BYTES:
         raise ManifestError([Fault(0, f"is larger than {MAX_BYTES >> 20} MiB")])
@@ -322,7 +285,6 @@ class Workload:
 
     @property
     def spec(self) -> Node:
-        """Of the pod."""
         found = self.template.get("spec")
         assert found is not None, "it has been looked for"
         return found
@@ -333,10 +295,8 @@ class Workload:
 
 
 def workloads(manifest: Manifest) -> list[Workload]:
-    """All workloads in the order of the text, with those in a List.
-
-    Raises:
-        ManifestError: an object of such a kind has no pod template, or one that is an alias.
+    """All workloads in the order of the text, with those in a List. Raises ManifestError: an object of such a kind has no pod template, or one that
+    is an alias.
     """
     found: list[Workload] = []
     faults: list[Fault] = []

@@ -13,38 +13,28 @@ from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
 from framegate.proxy.config.model import MIB
 
-__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "claims_of", "key_of", "objects_for", "options_of", "pods_of"]
-
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
 SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")
 """Kinds with a number of pods (the scale subresource). For pods of other kinds a PodDisruptionBudget permits no eviction."""
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 _DEPTH: Final = 6
-_MAX_NAME: Final = 242
-"""Of 253 characters, without a hyphen and the hash."""
+_MAX_NAME: Final = 242  # of 253 characters, without a hyphen and the hash
 _NO_NAME: Final = re.compile(r"[^a-z0-9.-]")
 Object = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which objects are asked for.
+    """Which objects are asked for."""
 
-    Attributes:
-        issuer: cert-manager's, of a Certificate: its kind and name.
-        dns_names: of the Certificate; empty: the workloads' names, as Services have them.
-        network_policy, pod_monitor: one for each workload.
-        disruption_budget: one for each workload of ``SCALED``.
-        tap_claim_bytes: of the claim; 0: it exists already, or for a StatefulSet what the tap may need.
-    """
-
-    issuer: tuple[str, str] | None = None
-    dns_names: tuple[str, ...] = ()
+    issuer: tuple[str, str] | None = None  # cert-manager's, of a Certificate: its kind and name
+    dns_names: tuple[str, ...] = ()  # of the Certificate; empty: the workloads' names, as Services have them
+    # network_policy, pod_monitor: one for each workload
     network_policy: bool = False
     pod_monitor: bool = False
-    disruption_budget: bool = False
-    tap_claim_bytes: int = 0
+    disruption_budget: bool = False  # one for each workload of ``SCALED``
+    tap_claim_bytes: int = 0  # of the claim; 0: it exists already, or for a StatefulSet what the tap may need
 
     @property
     def chooses_pods(self) -> bool:
@@ -54,9 +44,8 @@ class Wanted:
 
 def options_of(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted) -> Options:
     """The options with what depends on the workload: whether each pod has a claim, and the names of the objects that are written for it alone: the
-    ConfigMap, whose name ends with a hash of workload and configuration, and the Secret of its Certificate.
-
-    Nothing else writes this ConfigMap, and its contents never change. An earlier revision of the workload names an earlier ConfigMap.
+    ConfigMap, whose name ends with a hash of workload and configuration, and the Secret of its Certificate. Nothing else writes this ConfigMap, and
+    its contents never change. An earlier revision of the workload names an earlier ConfigMap.
     """
     each = workload.kind == "StatefulSet" and options.tap_claim is not None and needs.tap_folder is not None
     own = _NO_NAME.sub("-", f"{workload.name}-{workload.kind.lower()}-{options.tls_secret}")[-_MAX_NAME:].lstrip("-.")
@@ -75,14 +64,8 @@ def key_of(item: Object) -> tuple[str, str | None, str]:
 
 
 def objects_for(workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, pods: dict[str, Any] | None = None) -> list[Object]:
-    """All objects of a workload with framegate.
-
-    Args:
-        workload, options, needs, wanted: of the objects; ``options`` as ``options_of`` returns them.
-        pods: a selector; None: of the workload's own pods.
-
-    Raises:
-        ManifestError: as of ``pods_of``.
+    """All objects of a workload with framegate. ``workload``, ``options``, ``needs``, ``wanted``: of the objects; ``options`` as ``options_of``
+    returns them. ``pods``: a selector; None: of the workload's own pods. Raises ManifestError: as of ``pods_of``.
     """
     found: list[Object] = []
     if needs.text is not None and options.config_map is not None:
@@ -128,10 +111,8 @@ def _object(version: str, kind: str, name: str, workload: Workload, **content: A
 
 
 def pods_of(workload: Workload) -> dict[str, Any]:
-    """A selector of its pods with framegate, and of no others.
-
-    Raises:
-        ManifestError: they have no labels of their own, or labels that cannot be read.
+    """A selector of its pods with framegate, and of no others. Raises ManifestError: they have no labels of their own, or labels that cannot
+    be read.
     """
     job = workload.kind in ("Job", "CronJob", "Pod")
     chosen = None if job else _plain(workload, "spec", "selector")

@@ -16,22 +16,9 @@ from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
-__all__ = [
-    "CONFIGURATION_FOLDER",
-    "DEFAULT_REQUIREMENTS",
-    "PodRequirements",
-    "PodRequirementsError",
-    "fitted_requirements",
-    "read_configuration",
-    "requirements_of",
-]
-
-CONFIGURATION_FOLDER: Final = "/etc/framegate"
-"""Where the ConfigMap is mounted; relative paths of the configuration start here."""
-_AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"
-"""Public certificate authorities in the image."""
-_TAP_BESIDE: Final = 16 * MIB
-"""In addition to the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), offsets of consumers."""
+CONFIGURATION_FOLDER: Final = "/etc/framegate"  # where the ConfigMap is mounted; relative paths of the configuration start here
+_AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"  # Public certificate authorities in the image
+_TAP_BESIDE: Final = 16 * MIB  # in addition to the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), offsets of consumers
 
 
 class PodRequirementsError(Exception):
@@ -44,40 +31,32 @@ class PodRequirementsError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequirements:
-    """What the pod must have.
+    """What the pod must have."""
 
-    Attributes:
-        data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
-        data_ranges, inner_ranges: first and last port of ``brokers.ports``, likewise.
-        upstream_ports: of this pod's application, to which framegate connects.
-        metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
-        admin_socket: its path.
-        drain_s, delay_s: ``drain.timeout`` and ``drain.delay`` in whole seconds, rounded up.
-        tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each.
-        secret_folders: of other files that are read, with the key that names one; each must be in a volume.
-        tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it.
-        ships: the tap's log is sent to an object store.
-        text: of the configuration; None: it is in a ConfigMap already.
-    """
-
+    # data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches
     data_ports: tuple[int, ...] = (9093,)
     inner_ports: tuple[int, ...] = ()
+    # data_ranges, inner_ranges: first and last port of ``brokers.ports``, likewise
     data_ranges: tuple[tuple[int, int], ...] = ()
     inner_ranges: tuple[tuple[int, int], ...] = ()
-    upstream_ports: tuple[int, ...] = (9190,)
+    upstream_ports: tuple[int, ...] = (9190,)  # of this pod's application, to which framegate connects
+    # metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none
     metrics_port: int | None = 9464
     health_port: int | None = 9901
     http_port: int | None = 9902
-    admin_socket: str = "/run/framegate/admin.sock"
+    admin_socket: str = "/run/framegate/admin.sock"  # its path
+    # drain_s, delay_s: ``drain.timeout`` and ``drain.delay`` in whole seconds, rounded up
     drain_s: int = -(-DrainConfig().timeout_ms // 1000)
     delay_s: int = -(-DrainConfig().delay_ms // 1000)
+    # tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each
     tls_folder: str | None = "/var/run/framegate/tls"
     tls_files: tuple[tuple[str, str], ...] = ()
-    secret_folders: tuple[tuple[str, str], ...] = ()
+    secret_folders: tuple[tuple[str, str], ...] = ()  # of other files that are read, with the key that names one; each must be in a volume
+    # tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it
     tap_folder: str | None = "/var/lib/framegate/tap"
     tap_bytes: int = 2048 * MIB
-    ships: bool = False
-    text: str | None = None
+    ships: bool = False  # the tap's log is sent to an object store
+    text: str | None = None  # of the configuration; None: it is in a ConfigMap already
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -93,19 +72,15 @@ class PodRequirements:
 
     @property
     def admin_folder(self) -> str:
-        """Of the admin socket."""
         return os.path.dirname(self.admin_socket)
 
 
-DEFAULT_REQUIREMENTS: Final = PodRequirements()
-"""Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
+DEFAULT_REQUIREMENTS: Final = PodRequirements()  # of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)
 
 
 def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, list[str]]:
-    """The model of a file or of a text, the text and its warnings, as in the pod: the files that it names need not be here.
-
-    Raises:
-        ConfigurationError: with every fault.
+    """The model of a file or of a text, the text and its warnings, as in the pod: the files that it names need not be here. Raises
+    ConfigurationError: with every fault.
     """
     folder = pathlib.Path(CONFIGURATION_FOLDER)
     document = parse_document(source, folder) if isinstance(source, str) else read_document(source)
@@ -118,15 +93,8 @@ def read_configuration(source: pathlib.Path | str) -> tuple[ProxyConfig, str, li
 
 
 def fitted_requirements(source: pathlib.Path | str, cpu_m: int, memory: int) -> tuple[PodRequirements, list[str]]:
-    """What the configuration of a file or of a text needs from its pod, and its warnings.
-
-    Args:
-        source: as of ``read_configuration``.
-        cpu_m, memory: the container's limits, in thousandths of a CPU and in bytes.
-
-    Raises:
-        ConfigurationError: with every fault.
-        PodRequirementsError: as of ``requirements_of``.
+    """What the configuration of a file or of a text needs from its pod, and its warnings. ``cpu_m``, ``memory``: the container's limits, in
+    thousandths of a CPU and in bytes. Raises ConfigurationError: with every fault; PodRequirementsError: as of ``requirements_of``.
     """
     config, text, warnings = read_configuration(source)
     chosen = fitted(config, Container(-(-cpu_m // 1000), memory, 2))
@@ -137,11 +105,8 @@ def fitted_requirements(source: pathlib.Path | str, cpu_m: int, memory: int) -> 
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:
-    """What a configuration needs from its pod; ``processors``: their number.
-
-    Raises:
-        PodRequirementsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed, files where no
-            volume can be.
+    """What a configuration needs from its pod; ``processors``: their number. Raises PodRequirementsError: it cannot work in a pod: no health
+    listener, one that the kubelet cannot reach, ports that are not fixed, files where no volume can be.
     """
     reasons: list[str] = []
     data, inner = _listeners(config, reasons)

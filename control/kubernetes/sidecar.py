@@ -12,37 +12,17 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = [
-    "CONFIGURATION",
-    "CONTAINER",
-    "FILE_NAME",
-    "SIDECAR_LABEL",
-    "START_CPU_MS",
-    "USER",
-    "Options",
-    "application_wait",
-    "grace_least_s",
-    "pod_template",
-    "quantity",
-    "template_text",
-]
-
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"
 SIDECAR_LABEL: Final = "framegate.io/sidecar"
-CONFIGURATION: Final = "framegate.io/configuration"
-"""An annotation of the pod: its framegate.yaml, if that is in no ConfigMap."""
+CONFIGURATION: Final = "framegate.io/configuration"  # an annotation of the pod: its framegate.yaml, if that is in no ConfigMap
 USER: Final = 10001
 PRE_STOP_S: Final = 2
 """For the hook, which starts a process that signals framegate, and for the kubelet, which may start the hooks of a pod one after the other."""
-TAP_S: Final = 10
-"""For the tap's last blocks, after the connections have ended."""
-SHIP_S: Final = 6
-"""For the shipper, which sends the tap's last segments after that."""
-APPLICATION_S: Final = 18
-"""For the application's end, between hook and drain, if the user has set no grace period."""
-START_CPU_MS: Final = 1500
-"""Processor time until framegate serves, roughly."""
+TAP_S: Final = 10  # for the tap's last blocks, after the connections have ended
+SHIP_S: Final = 6  # for the shipper, which sends the tap's last segments after that
+APPLICATION_S: Final = 18  # for the application's end, between hook and drain, if the user has set no grace period
+START_CPU_MS: Final = 1500  # Processor time until framegate serves, roughly
 _START_LEAST_S: Final = 30
 _FIRST_PORT: Final = "framegate-data"
 _REQUESTED_CPU_M: Final = 200
@@ -51,37 +31,22 @@ _REQUESTED_MEMORY: Final = 192 * MIB
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The user's choices.
+    """The user's choices."""
 
-    Attributes:
-        image: of framegate; empty: that of this version.
-        config_map: the ConfigMap that holds framegate.yaml; None: the pod's annotation ``CONFIGURATION`` holds its text.
-        tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
-        tls_volume: a volume of the pod that holds certificates instead of that Secret: projected, CSI, or filled by another container.
-        secrets: further Secrets and the folders that they are mounted at.
-        tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
-        claim_each: the workload makes such a claim for each pod, by ``volumeClaimTemplates``.
-        fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there; not with ``any_user``.
-        any_user: the cluster chooses user and group, of a range of the namespace.
-        probes: the protocol of the kubelet's probes.
-        memory: the container's limit, in bytes.
-        cpu_m: the container's limit, in thousandths of a CPU.
-        admitted: the API server is about to create the pod, and has set what the user has not.
-    """
-
-    image: str = ""
-    config_map: str | None = "framegate"
-    tls_secret: str = "framegate-tls"
+    image: str = ""  # of framegate; empty: that of this version
+    config_map: str | None = "framegate"  # the ConfigMap that holds framegate.yaml; None: the pod's annotation ``CONFIGURATION`` holds its text
+    tls_secret: str = "framegate-tls"  # the Secret that holds tls.crt, tls.key and ca.crt
+    # a volume of the pod that holds certificates instead of that Secret: projected, CSI, or filled by another container
     tls_volume: str | None = None
-    secrets: tuple[tuple[str, str], ...] = ()
-    tap_claim: str | None = None
-    claim_each: bool = False
-    fs_group: bool = True
-    any_user: bool = False
-    probes: Literal["grpc", "http"] = "grpc"
-    memory: int = 512 * MIB
-    cpu_m: int = 1000
-    admitted: bool = False
+    secrets: tuple[tuple[str, str], ...] = ()  # further Secrets and the folders that they are mounted at
+    tap_claim: str | None = None  # the PersistentVolumeClaim of the tap; None: it ends with the pod
+    claim_each: bool = False  # the workload makes such a claim for each pod, by ``volumeClaimTemplates``
+    fs_group: bool = True  # whether a pod with that claim gets an fsGroup, through which framegate may write there; not with ``any_user``
+    any_user: bool = False  # the cluster chooses user and group, of a range of the namespace
+    probes: Literal["grpc", "http"] = "grpc"  # the protocol of the kubelet's probes
+    memory: int = 512 * MIB  # the container's limit, in bytes
+    cpu_m: int = 1000  # the container's limit, in thousandths of a CPU
+    admitted: bool = False  # the API server is about to create the pod, and has set what the user has not
 
 
 def template_text() -> str:

@@ -26,19 +26,13 @@ from framegate.control.kubernetes.admission import Admission
 from framegate.control.kubernetes.cluster import Cluster, ClusterError
 from framegate.control.web import Server, bind, response
 
-__all__ = ["OwnCertificate", "Pair", "answer", "files", "serve"]
-
 LIFETIME: Final = datetime.timedelta(days=90)
-_POLL_S: Final = 20.0
-"""How often the certificate is read."""
-_RETRY_S: Final = 1.0
-"""The same until there is one."""
-_ENDING_S: Final = 5.0
-"""Reviews are answered that long after SIGTERM, while the API server still has this pod's address."""
+_POLL_S: Final = 20.0  # how often the certificate is read
+_RETRY_S: Final = 1.0  # the same until there is one
+_ENDING_S: Final = 5.0  # Reviews are answered that long after SIGTERM, while the API server still has this pod's address
 _BODY_LIMIT: Final = 8 << 20
 _JSON: Final = (("Content-Type", "application/json"),)
-Pair = tuple[bytes, bytes]
-"""Certificates and key, in PEM."""
+Pair = tuple[bytes, bytes]  # Certificates and key, in PEM
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +52,8 @@ class OwnCertificate:
         self._configuration = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}"
 
     def __call__(self) -> Pair:
-        """The present certificate, which the API server trusts; renewed if it is time.
-
-        Raises:
-            ClusterError: the API server cannot be reached or refused a call; also when another replica was quicker.
+        """The present certificate, which the API server trusts; renewed if it is time. Raises ClusterError: the API server cannot be reached or
+        refused a call; also when another replica was quicker.
         """
         secret = self._cluster.call("GET", self._secret)
         data = {name: base64.b64decode(value) for name, value in (secret.get("data") or {}).items()}
@@ -133,15 +125,8 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 
 async def serve(address: str, admission: Admission, pair: Callable[[], Pair]) -> None:
-    """Answer reviews until SIGTERM or SIGINT. The port is open as soon as there is a certificate.
-
-    Args:
-        address: to listen on.
-        admission: answers reviews.
-        pair: returns the present certificate; called in a thread.
-
-    Raises:
-        OSError: the address cannot be used.
+    """Answer reviews until SIGTERM or SIGINT. The port is open as soon as there is a certificate. ``pair``: returns the present certificate; called
+    in a thread. Raises OSError: the address cannot be used.
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,10 +1,4 @@
-"""The log: rows on stdout, as JSON or text.
-
-row_log     the queue and the thread that writes rows; which rows are written; log records of libraries as rows
-audit_file  the file of audit rows
-forms       JSON, or text for terminals
-catalog     every event: its meaning and its fields
-"""
+"""The log: rows on stdout, as JSON or text."""
 
 from framegate.control.logs.audit_file import AuditFile
 from framegate.control.logs.forms import Form, JsonForm, TextForm, form_of

@@ -13,15 +13,10 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MAX_WAITING", "RETRY_S", "ROOM", "AuditFile"]
-
-ROOM: Final = 256 * 1024
-"""Bytes that are allocated for a row: the longest has less (``framegate.control.service.quoting``)."""
-MAX_WAITING: Final = 1_000
-"""Rows that wait; further ones are lost for the file."""
+ROOM: Final = 256 * 1024  # bytes that are allocated for a row: the longest has less (``framegate.control.service.quoting``)
+MAX_WAITING: Final = 1_000  # rows that wait; further ones are lost for the file
 RETRY_S: Final = 5.0
-_KEEP_SIZE: Final = 1
-"""FALLOC_FL_KEEP_SIZE: readers of the file see nothing of the room."""
+_KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: readers of the file see nothing of the room
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -32,20 +27,16 @@ class AuditFile:
         path: made with mode 0600 if it does not exist.
         on_change: called with the error when rows can no longer be written, and with None when all are written again.
         on_unwritten: called for each row that could not be written at once.
-
-    Attributes:
-        path: as above.
-        error: why rows could not be written the last time; None: they could.
     """
 
     def __init__(self, path: str, on_change: Callable[[OSError | None], None], on_unwritten: Callable[[], None]) -> None:
-        self.path = path
+        self.path = path  # as above
         self._on_change = on_change
         self._on_unwritten = on_unwritten
         self._waiting: list[bytes] = []
         self._counted = 0  # of those that wait
         self._places = 0  # of rows to come, for which there is room
-        self.error: OSError | None = None
+        self.error: OSError | None = None  # why rows could not be written the last time; None: they could
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Task[OSError | None]] = set()
         self._retry: asyncio.TimerHandle | None = None

@@ -12,8 +12,6 @@ from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
 from framegate.proxy.server.rows import LEFT_OUT, AccessRow, ClosedRow, OpenedRow
 
-__all__ = ["COMMON", "EVENTS", "Event"]
-
 COMMON: Final[Mapping[str, Any]] = {
     "time": str,
     "level": Literal["debug", "info", "warning", "error"],
@@ -25,17 +23,11 @@ COMMON: Final[Mapping[str, Any]] = {
 
 
 class Event(NamedTuple):
-    """The rows of one event.
+    """The rows of one event."""
 
-    Attributes:
-        says: what has happened, as a sentence.
-        levels: the possible levels of its rows.
-        fields: their types, without ``COMMON``.
-    """
-
-    says: str
-    levels: tuple[LogLevel, ...]
-    fields: Mapping[str, Any]
+    says: str  # what has happened, as a sentence
+    levels: tuple[LogLevel, ...]  # the possible levels of its rows
+    fields: Mapping[str, Any]  # their types, without ``COMMON``
 
 
 _INFO: Final[tuple[LogLevel, ...]] = ("info",)
@@ -200,9 +192,7 @@ _LIFE_OF_FRAMEGATE: Final = {
     "stopped": Event("framegate has stopped.", _EITHER, {"reason": NotRequired[str]}),
     "stopping": Event("framegate is stopping.", _INFO, {"reason": str}),
     "telemetry_disabled": Event(
-        "An environment variable disables telemetry that the configuration enables.",
-        _WARNING,
-        {"variable": str, "sections": list[str]},
+        "An environment variable disables telemetry that the configuration enables.", _WARNING, {"variable": str, "sections": list[str]}
     ),
 }
 _BROKER: Final = {"upstream": str, "broker": int, "address": str, "rack": str}
@@ -311,9 +301,8 @@ _OF_BOTH: Final = {
             "counted": NotRequired[bool],
             "frames": NotRequired[dict[str, dict[str, int | None]]],
         },
-    ),
+    )
 }
 EVENTS: Final[Mapping[str, Event]] = dict(
     sorted({**_CONNECTIONS, **_PROCESSES, **_CHANGES, **_LIFE_OF_FRAMEGATE, **_UPSTREAMS, **_TAP, **_FAULTS, **_OF_PROCESSORS, **_OF_BOTH}.items())
-)
-"""By name."""
+)  # by name

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Final
 from framegate.control.logs.catalog import EVENTS
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["Form", "JsonForm", "TextForm", "as_json", "fields_of", "form_of"]
-
 
 def as_json(value: Any) -> str:
     """JSON as the log writes it. Values that JSON does not know become text; keys that it does not know raise TypeError."""
@@ -32,11 +30,8 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
-        """The lines of rows that happened together, without the last line end.
-
-        Args:
-            texts: their fields, each a JSON object of at least one.
-            dropped: how many rows were dropped before them; the first line has the number.
+        """The lines of rows that happened together, without the last line end. ``texts``: their fields, each a JSON object of at least one.
+        ``dropped``: how many rows were dropped before them; the first line has the number.
         """
 
 
@@ -102,9 +97,6 @@ def _pairs(fields: Mapping[str, Any], before: str = "") -> list[str]:
 class TextForm(Form):
     """One line a row, for people: time, LEVEL, event, its meaning, then ``key=value``. Empty fields are left out. The line has printable characters
     only, whatever is in the row.
-
-    Args:
-        colour: whether levels have colours, for a terminal.
     """
 
     name = "text"

@@ -27,10 +27,7 @@ from framegate.control.logs.forms import Form, JsonForm, as_json, fields_of
 from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 from framegate.proxy.network.connection_id import parse_connection_id
 
-__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog", "audit_line", "check_silenced"]
-
-_ALWAYS: Final = "audit"
-"""The event whose rows are always written: a change is made only if its row can be kept."""
+_ALWAYS: Final = "audit"  # the event whose rows are always written: a change is made only if its row can be kept
 _SAMPLED: Final = "closed"
 _LOST: Final = '"lost": {'
 _RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(LEVELS)}
@@ -39,33 +36,23 @@ _PLACES: Final = 1_000
 _PLACE_BYTES: Final = 16 * 1024 * 1024
 """The bound of all rows with a reserved place together; places that were reserved before it was reached are still filled."""
 _BATCH_BYTES: Final = 256 * 1024
-_ROW_BYTES: Final = 1_024
-"""The assumed size of a row that is not text yet."""
+_ROW_BYTES: Final = 1_024  # the assumed size of a row that is not text yet
 _PAUSE_S: Final = 0.005
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Rows wait until there is space again."""
-_RETRY_S: Final = 1.0
-"""Between two batches: rows that come fast are written together."""
-_REPR: Final = reprlib.Repr()
-"""A bounded text of any value, also of one whose own ``__repr__`` raises."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)  # rows wait until there is space again
+_RETRY_S: Final = 1.0  # between two batches: rows that come fast are written together
+_REPR: Final = reprlib.Repr()  # a bounded text of any value, also of one whose own ``__repr__`` raises
 _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 64, 1_024, 1_024
 
 Failure = Callable[[BaseException], None]
 
 
 class Levels:
-    """Which rows are written: those from a level on, except those of silenced events. Any thread may ask, one at a time may change.
-
-    Attributes:
-        level: the lowest level that is written.
-        silenced: names of events whose rows are not written, whatever their level.
-        sample: the share of connections that ended well whose rows (``closed``, info, no byte lost) are written.
-    """
+    """Which rows are written: those from a level on, except those of silenced events. Any thread may ask, one at a time may change."""
 
     def __init__(self, level: LogLevel = "info", sample: float = 1.0) -> None:
-        self.sample = sample
-        self.level: LogLevel = level
-        self.silenced: frozenset[str] = frozenset()
+        self.sample = sample  # the share of connections that ended well whose rows (``closed``, info, no byte lost) are written
+        self.level: LogLevel = level  # the lowest level that is written
+        self.silenced: frozenset[str] = frozenset()  # names of events whose rows are not written, whatever their level
 
     def passes(self, event: str, level: str) -> bool:
         """Whether a row is written."""
@@ -82,20 +69,14 @@ def check_silenced(events: Iterable[str]) -> None:
 
 
 class RowCopy(NamedTuple):
-    """A row, or rows that happened together.
+    """A row, or rows that happened together."""
 
-    Attributes:
-        time: seconds since 1970.
-        level, event: of each.
-        content: the fields of one row, or the JSON texts of the fields of each.
-        reserved: whether a place was reserved for the row; it is one, as text.
-    """
-
-    time: float
+    time: float  # seconds since 1970
+    # level, event: of each
     level: str
     event: str
-    content: dict[str, Any] | Sequence[str]
-    reserved: bool = False
+    content: dict[str, Any] | Sequence[str]  # the fields of one row, or the JSON texts of the fields of each
+    reserved: bool = False  # whether a place was reserved for the row; it is one, as text
 
 
 @functools.lru_cache(maxsize=1)
@@ -122,28 +103,21 @@ class RowLog(Subscriber):
         places: rows with a reserved place that may wait.
         form: how they are written; None: as JSON.
         levels: which are written; None: those from info on.
-
-    Attributes:
-        levels: which rows are written.
-        dropped: rows that were dropped since the start.
-        fault: why rows cannot be written now; empty: they can, or the reader is slow.
-        on_failure: called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place.
-        copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
-        written: publishes each row, whether stdout has room for it or not.
-        span_fields: returns the fields of the span in which a row is written.
-        connection_fields: returns those of the span of a connection, by its id, or none; None: connections have no spans.
     """
 
     def __init__(
         self, descriptor: int = 1, capacity: int = _CAPACITY, places: int = _PLACES, *, form: Form | None = None, levels: Levels | None = None
     ) -> None:
-        self.levels = levels or Levels()
-        self.dropped = 0
+        self.levels = levels or Levels()  # which rows are written
+        self.dropped = 0  # rows that were dropped since the start
         self._form = form or JsonForm()
+        # called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place
         self.on_failure: Failure = lambda error: None
+        # gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
         self.copy_to: Callable[[RowCopy], None] | None = None
-        self.written = Bus(on_failure=lambda error: self.on_failure(error))
-        self.span_fields: Callable[[], dict[str, str]] = dict
+        self.written = Bus(on_failure=lambda error: self.on_failure(error))  # publishes each row, whether stdout has room for it or not
+        self.span_fields: Callable[[], dict[str, str]] = dict  # returns the fields of the span in which a row is written
+        # returns those of the span of a connection, by its id, or none; None: connections have no spans
         self.connection_fields: Callable[[int], dict[str, str]] | None = None
         self._descriptor = descriptor
         self._capacity = capacity
@@ -155,14 +129,13 @@ class RowLog(Subscriber):
         self._told = 0  # of ``dropped``, how many a row has reported
         self._taken = 0
         self._taken_bytes = 0
-        self.fault = ""
+        self.fault = ""  # why rows cannot be written now; empty: they can, or the reader is slow
         self._is_gone = False  # nothing can be written any more
         self._thread = threading.Thread(target=self._run, name="framegate-rows", daemon=True)
         self._thread.start()
 
     @property
     def format(self) -> LogFormat:
-        """How rows are written."""
         return self._form.name
 
     @property
@@ -332,7 +305,6 @@ class RowLog(Subscriber):
         return row is not None
 
     def _line(self, row: RowCopy) -> bytes:
-        """One line, or several."""
         try:
             dropped, self._told = self.dropped - self._told, self.dropped
             moment = _moment(int(row.time * 1000))
@@ -367,15 +339,12 @@ class RowLog(Subscriber):
             os.write(2, f"framegate: {text}\n".encode())
 
 
-_CLIENT_GONE: Final = "ExecuteBatchError"
-"""gRPC's, when an answer cannot be sent: the client has cancelled its call, or gone, a moment before."""
+_CLIENT_GONE: Final = "ExecuteBatchError"  # gRPC's, when an answer cannot be sent: the client has cancelled its call, or gone, a moment before
 
 
 class LibraryRows(logging.Handler):
     """Turns log records of libraries (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that all lines of stdout are rows.
-
-    Args:
-        on_exception: called for each record with an exception: a callback that a library called, a call that failed.
+    ``on_exception``: called for each record with an exception: a callback that a library called, a call that failed.
     """
 
     def __init__(self, log: RowLog, on_exception: Callable[[], None] = lambda: None) -> None:

@@ -20,10 +20,7 @@ from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import listener_owner
 
-__all__ = ["IdentityFiles"]
-
-USERS: Final = "sasl"
-"""The kind of files of users; other kinds have keys of tokens."""
+USERS: Final = "sasl"  # the kind of files of users; other kinds have keys of tokens
 
 
 class _Keys(ContentReloader):
@@ -34,21 +31,17 @@ class _Keys(ContentReloader):
         self._lock: Final = lock
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         async with self._lock:
             return await super().take(found)
 
 
 class IdentityFiles(Reloader):
-    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only.
-
-    Attributes:
-        lock: held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones.
-    """
+    """Reloads the users files and token keys of all listeners with SASL, after ``follow``. Event loop only."""
 
     def __init__(self, identity: Identity, supervisor: Supervisor) -> None:
         self._identity: Final = identity
         self._supervisor: Final = supervisor
+        # held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones
         self.lock: Final = asyncio.Lock()
         self._keys: Final = _Keys(self._load, self.lock)
         self._names: dict[str, str] = {}
@@ -57,10 +50,8 @@ class IdentityFiles(Reloader):
         self._watched: dict[tuple[str, str], str] = {}  # paths, by owner and kind
 
     def follow(self, contents: Mapping[str, Contents], rotation: Rotation) -> None:
-        """Watch the files of all listeners with SASL: each alone, so that a broken file does not delay another.
-
-        Args:
-            contents: of listeners that are new, or use other files, by listener.
+        """Watch the files of all listeners with SASL: each alone, so that a broken file does not delay another. ``contents``: of listeners that are
+        new, or use other files, by listener.
         """
         names = self._identity.listeners
         self._names = {listener_owner(name): name for name in names}
@@ -134,7 +125,6 @@ class IdentityFiles(Reloader):
         return owner in self._names and contents.keys() <= set(self._identity.files(self._names[owner]).values())
 
     def _load(self, owner: str, found: Contents) -> None:
-        """New keys of tokens."""
         if not self._has(owner, found):
             return
         try:

@@ -13,11 +13,8 @@ from typing import Any, BinaryIO, Final
 
 from framegate.control.configuration.child import load_row
 
-__all__ = ["answer", "serve"]
-
 _IDLE_S: Final = 60.0
-_MOST_MEMORY: Final = 1 << 30
-"""Bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that."""
+_MOST_MEMORY: Final = 1 << 30  # bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

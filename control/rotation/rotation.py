@@ -24,17 +24,13 @@ from framegate.control.status import ReloadOutcome, ReloadResult
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import RotationConfig
 
-__all__ = ["RETRY_S", "Rotation"]
-
 RETRY_S: Final = 30.0
 """Interval of further tries after a refusal while the files are unchanged: a certificate may become valid, or a busy processor respond."""
 _STANDS_S: Final = 300.0
 """A look may wait for a reload, and both for a child process and for processors, as long as ``control.fleet.two_phases`` does."""
-_TRIES: Final = 3
-"""While files are being replaced."""
+_TRIES: Final = 3  # While files are being replaced
 
-Found = bytes | FileError
-"""The digest of contents, or why they cannot be read."""
+Found = bytes | FileError  # the digest of contents, or why they cannot be read
 
 
 def _found(source: Source) -> tuple[Found | None, Contents]:
@@ -47,25 +43,20 @@ def _found(source: Source) -> tuple[Found | None, Contents]:
 
 @dataclasses.dataclass(slots=True)
 class _Watched:
-    """The state of one source.
-
-    Attributes:
-        in_force: digest of the contents in force.
-        seen: other contents that were found, or None. ``since_s``: when they were found first; ``settled``: a second look found the same.
-        refusal: why ``seen`` is not in force; None: the reloader was not asked. ``asked_s``: when it was asked last; ``told``: the refusal was
-            reported.
-        stamp, fresh: of the files at the last look at the contents.
-    """
+    """The state of one source."""
 
     source: Source
-    in_force: bytes = dataclasses.field(repr=False)
+    in_force: bytes = dataclasses.field(repr=False)  # digest of the contents in force
     loaded_ns: int
+    # other contents that were found, or None. ``since_s``: when they were found first; ``settled``: a second look found the same.
     seen: Found | None = dataclasses.field(default=None, repr=False)
     since_s: float = 0.0
     settled: bool = False
+    # why ``seen`` is not in force; None: the reloader was not asked. ``asked_s``: when it was asked last; ``told``: the refusal was reported.
     refusal: Refusal | None = None
     asked_s: float = 0.0
     told: bool = False
+    # stamp, fresh: of the files at the last look at the contents
     stamp: Stamp | None = None
     fresh: bool = True
 
@@ -97,11 +88,8 @@ class _Watched:
 
 
 class Rotation:
-    """All sources of one control process. Event loop only.
-
-    Args:
-        settings: the interval of looks, and how long a refusal lasts before it is reported.
-        clock: seconds that only grow.
+    """All sources of one control process. Event loop only. ``settings``: the interval of looks, and how long a refusal lasts before it is reported.
+    ``clock``: seconds that only grow.
     """
 
     def __init__(
@@ -132,7 +120,6 @@ class Rotation:
         self._poll_s, self._grace_s = settings.poll_ms / 1000, settings.grace_ms / 1000
 
     def start(self) -> None:
-        """Start polling."""
         job = self._task_monitor.job("rotation", _STANDS_S + self._poll_s)
         self._task = asyncio.create_task(job.keep_going(self._tick))
 
@@ -155,11 +142,9 @@ class Rotation:
             self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
-        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``).
-        Returns the outcome of each source, in order of owner and kind. A caller that is canceled does not end the reload.
-
-        Args:
-            path: reload only the sources with this file; None: all.
+        """Reload the present contents of the files, without waiting, but not those that are only noted (``Source.automatic``). Returns the outcome of
+        each source, in order of owner and kind. A caller that is canceled does not end the reload. ``path``: reload only the sources with this file;
+        None: all.
         """
         task = asyncio.create_task(self._reload(path))
         self._reloads.add(task)
@@ -185,7 +170,6 @@ class Rotation:
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 
     async def _see(self, items: list[_Watched], now_s: float) -> None:
-        """Look at files."""
         for item in items:
             await item.look(now_s)
             if item.told and item.seen is None:
@@ -207,7 +191,6 @@ class Rotation:
         return 0 if item is None else item.loaded_ns
 
     async def _ask(self, due: list[_Watched], now_s: float) -> None:
-        """Pass the contents that were found to their reloaders."""
         for item in due:
             item.asked_s = now_s
             if isinstance(item.seen, FileError):

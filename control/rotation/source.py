@@ -14,8 +14,6 @@ from typing import Final
 from framegate.control.files import MAX_BYTES, Contents
 from framegate.proxy.cells import FILE_KINDS
 
-__all__ = ["ContentReloader", "Refusal", "RefusedError", "Reloader", "Source"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
@@ -41,54 +39,36 @@ class Reloader(abc.ABC):
 
     @abc.abstractmethod
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """Put the contents of some sources in force, by owner.
-
-        Returns:
-            The refusals, by owner; the contents of other owners are in force.
-
-        Raises:
-            Exception: the check failed; nothing is changed, and it is tried again later.
+        """Put the contents of some sources in force, by owner. Returns: The refusals, by owner; the contents of other owners are in force. Raises
+        Exception: the check failed; nothing is changed, and it is tried again later.
         """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files that belong together.
+    """Files that belong together."""
 
-    Attributes:
-        owner: the owner, as in ``listener/NAME``.
-        kind: one of ``framegate.proxy.cells.FILE_KINDS``.
-        paths: absolute.
-        reloader: of new contents.
-        in_force: the ``digest`` of the contents when the source was made.
-        max_bytes: of all files together; more is refused.
-        automatic: whether a change is passed to the reloader; otherwise it is only noted (``Rotation.changed``).
-    """
-
-    owner: str
-    kind: str
-    paths: tuple[str, ...]
-    reloader: Reloader
-    in_force: bytes = dataclasses.field(repr=False)
-    max_bytes: int = MAX_BYTES
-    automatic: Callable[[], bool] = lambda: True
+    owner: str  # the owner, as in ``listener/NAME``
+    kind: str  # one of ``framegate.proxy.cells.FILE_KINDS``
+    paths: tuple[str, ...]  # absolute
+    reloader: Reloader  # of new contents
+    in_force: bytes = dataclasses.field(repr=False)  # the ``digest`` of the contents when the source was made
+    max_bytes: int = MAX_BYTES  # of all files together; more is refused
+    automatic: Callable[[], bool] = lambda: True  # whether a change is passed to the reloader; otherwise it is only noted (``Rotation.changed``)
 
     def __post_init__(self) -> None:
         assert self.kind in FILE_KINDS, f"{self.kind} is no kind of file"
 
 
 class ContentReloader(Reloader):
-    """A reloader that builds one object from the contents of a source, and replaces it as a whole.
-
-    Args:
-        load: makes the object of what is in the files of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
+    """A reloader that builds one object from the contents of a source, and replaces it as a whole. ``load``: makes the object of what is in the files
+    of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
     """
 
     def __init__(self, load: Callable[[str, Contents], None]) -> None:
         self._load: Final = load
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         refused = {}
         for owner, contents in found.items():
             try:

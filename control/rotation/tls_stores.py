@@ -29,27 +29,16 @@ from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import revoked_row
 from framegate.proxy.server.rows import Store, listener_owner, pack_stores
 
-__all__ = ["KIND", "Judge", "TlsStores"]
-
 KIND: Final = "tls"
 
-Certificates = dict[str, dict[str, list[CertificateFacts]]]
-"""What is in the files of stores, by owner and path."""
+Certificates = dict[str, dict[str, list[CertificateFacts]]]  # what is in the files of stores, by owner and path
 Sections = dict[str, ListenerTls | UpstreamTls]
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers as ``framegate.control.rotation.questions.answer``. Raises what keeps it from it."""
 
 
 class TlsStores(Reloader):
-    """All stores of certificates of the configuration.
-
-    Args:
-        judge: of new ones.
-        certificates: what is in the files at the start, by path.
-
-    Attributes:
-        ends: of ``ends_of``, of all owners; changed in place.
-    """
+    """All stores of certificates of the configuration."""
 
     def __init__(self, supervisor: Supervisor, validator: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
         self._supervisor = supervisor
@@ -57,7 +46,7 @@ class TlsStores(Reloader):
         self._sections: Sections = {}
         self._files: dict[str, list[TlsFile]] = {}
         self._certificates: Certificates = {}
-        self.ends: dict[str, float] = {}
+        self.ends: dict[str, float] = {}  # of ``ends_of``, of all owners; changed in place
         self._put_config(supervisor.desired.config, certificates)
 
     def _put_config(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]]) -> set[str]:
@@ -79,7 +68,6 @@ class TlsStores(Reloader):
 
     @staticmethod
     def owners(config: ProxyConfig) -> list[str]:
-        """Who has stores in a configuration."""
         return list(_sections(config))
 
     def staged(self, config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
@@ -127,7 +115,6 @@ class TlsStores(Reloader):
         self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
 
     def sources(self) -> list[Source]:
-        """What is to be watched."""
         stores = self._supervisor.desired.stores
         return [
             Source(

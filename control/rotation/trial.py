@@ -11,10 +11,7 @@ from typing import Final
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_context
 
-__all__ = ["TrialError", "try_as_client", "try_as_server"]
-
-_STEPS: Final = 16
-"""Flights; a handshake has three."""
+_STEPS: Final = 16  # Flights; a handshake has three
 _NAME: Final = "framegate.invalid"
 
 
@@ -23,14 +20,8 @@ class TrialError(Exception):
 
 
 def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
-    """Try a handshake of a client with a listener's store.
-
-    Args:
-        context: of the store; used up: who must show a certificate may now.
-        anchor: what the client trusts, in DER form.
-
-    Raises:
-        TrialError: it failed.
+    """Try a handshake of a client with a listener's store. ``context``: of the store; used up: who must show a certificate may now. ``anchor``: what
+    the client trusts, in DER form. Raises TrialError: it failed.
     """
     if context.verify_mode is ssl.CERT_REQUIRED:
         context.verify_mode = ssl.CERT_OPTIONAL  # nobody has a key that the authorities signed
@@ -41,14 +32,8 @@ def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
 
 
 def try_as_client(context: ssl.SSLContext, anchor: bytes | None) -> None:
-    """Try a handshake of an upstream with a store.
-
-    Args:
-        context: of the store; used up: it trusts anybody now.
-        anchor: what the upstream trusts, in DER form; None: the store has no certificate to be shown.
-
-    Raises:
-        TrialError: it failed.
+    """Try a handshake of an upstream with a store. ``anchor``: what the upstream trusts, in DER form; None: the store has no certificate to be shown.
+    Raises TrialError: it failed.
     """
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -35,8 +35,6 @@ from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTl
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store, upstream_context
 
-__all__ = ["answer", "refusal_of"]
-
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
 
@@ -44,10 +42,9 @@ Files = Mapping[str, bytes]
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What is to be said of stores.
 
-    Args:
-        question: ``revocations``: lists by owner, each with ``old`` and ``new``. Or ``clients``: ``chains`` of certificates that were verified, each
-            with the client's first, DER in hexadecimal; the ``authorities`` and revocation ``lists`` that are in force now, as PEM. Else ``config``,
-            of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+    ``question``: ``revocations``: lists by owner, each with ``old`` and ``new``. Or ``clients``: ``chains`` of certificates that were verified, each
+    with the client's first, DER in hexadecimal; the ``authorities`` and revocation ``lists`` that are in force now, as PEM. Else ``config``, of
+    ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
 
     Returns:
         Of ``clients`` as ``refused`` the indices of chains that are not trusted, or have a revoked certificate.
@@ -91,12 +88,8 @@ def _refused_clients(chains: list[list[str]], authorities: str, lists: list[str]
 
 
 def _trusted(chain: list[x509.Certificate], anchors: list[x509.Certificate], revoked: Mapping[x509.Name, set[int]] | None) -> bool:
-    """Whether a chain ends at an anchor, or could, and each certificate up to there has a list of its issuer, which does not revoke it.
-
-    Args:
-        chain: each certificate was made by the next one.
-        anchors: the authorities, self-signed: OpenSSL accepts no others.
-        revoked: serial numbers by issuer; None: there are no lists.
+    """Whether a chain ends at an anchor, or could, and each certificate up to there has a list of its issuer, which does not revoke it. ``anchors``:
+    the authorities, self-signed: OpenSSL accepts no others. ``revoked``: serial numbers by issuer; None: there are no lists.
     """
     for item in chain:
         if revoked is not None and (item.issuer not in revoked or item.serial_number in revoked[item.issuer]):
@@ -119,12 +112,8 @@ def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
 
 
 def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | None:
-    """Why a store is refused; None when it is good.
-
-    Args:
-        section: what the configuration says.
-        old, new: what is in its files, by path: in force, and to be.
-        now: seconds since 1970.
+    """Why a store is refused; None when it is good. ``old``, ``new``: what is in its files, by path: in force, and to be. ``now``: seconds since
+    1970.
     """
     chains = []
     try:
@@ -143,7 +132,6 @@ def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | No
 
 
 def _parts(section: Tls) -> list[Tls | NamedCertificate]:
-    """Whatever in a section has a certificate of its own."""
     return [section, *section.certificates] if isinstance(section, ListenerTls) else [section]
 
 

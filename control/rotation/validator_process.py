@@ -18,25 +18,16 @@ from typing import Any, Final
 from framegate.control.fleet.child import Reaper, child_environment
 from framegate.proxy.config.model import MIB
 
-__all__ = ["ValidatorProcess"]
-
 _COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.questions")
 _PATIENCE_S: Final = 30.0
-_KEPT: Final = 64 * MIB
-"""Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared."""
-_NOTHING: Final = ""
-"""Variables that are passed on to it beyond those that an interpreter needs."""
+_KEPT: Final = 64 * MIB  # Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared
+_NOTHING: Final = ""  # Variables that are passed on to it beyond those that an interpreter needs
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ValidatorProcess:
-    """Event loop only; one question at a time, others wait.
-
-    Args:
-        reaper: waits for children.
-        command: of the process.
-        patience_s: for an answer, the start of the process included.
-        kept: bytes of resident memory above which it is not asked again.
+    """Event loop only; one question at a time, others wait. ``patience_s``: for an answer, the start of the process included. ``kept``: bytes of
+    resident memory above which it is not asked again.
     """
 
     def __init__(self, reaper: Reaper, command: Sequence[str] = _COMMAND, *, patience_s: float = _PATIENCE_S, kept: int = _KEPT) -> None:
@@ -53,12 +44,8 @@ class ValidatorProcess:
         return None if self._running is None else self._running.pid
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What ``framegate.control.rotation.questions.answer`` says to a question.
-
-        Raises:
-            OSError: no process can be started.
-            RuntimeError: it ended instead; it has said why on standard error.
-            TimeoutError: it did not answer.
+        """What ``framegate.control.rotation.questions.answer`` says to a question. Raises OSError: no process can be started; RuntimeError: it ended
+        instead; it has said why on standard error; TimeoutError: it did not answer.
         """
         data = json.dumps(question).encode("ascii")
         async with self._lock:
@@ -86,7 +73,6 @@ class ValidatorProcess:
         self._running = None
 
     async def close(self) -> None:
-        """End it."""
         running, self._running = self._running, None
         if running is not None:
             running.kill()

@@ -12,24 +12,15 @@ from google.protobuf.descriptor import MethodDescriptor
 from framegate.control import v1
 from framegate.control.v1 import options_pb2
 
-__all__ = ["METHODS", "Access", "access_of"]
-
-
 _REFLECTION: Final = "grpc.reflection."
 
 
 class Access(NamedTuple):
-    """What a method needs.
+    """What a method needs."""
 
-    Attributes:
-        role: of the caller; each includes the one before it.
-        audited: whether each call leaves a row.
-        urgent: it works also when its row cannot be written now, an update if it lowers every value that it changes.
-    """
-
-    role: options_pb2.Role.ValueType
-    audited: bool
-    urgent: bool = False
+    role: options_pb2.Role.ValueType  # of the caller; each includes the one before it
+    audited: bool  # whether each call leaves a row
+    urgent: bool = False  # it works also when its row cannot be written now, an update if it lowers every value that it changes
 
 
 def _methods() -> dict[str, MethodDescriptor]:
@@ -44,8 +35,7 @@ def _access(method: MethodDescriptor) -> Access:
     return Access(options.Extensions[options_pb2.role], options.Extensions[options_pb2.audited], options.Extensions[options_pb2.urgent])
 
 
-METHODS: Final = {name: _access(method) for name, method in _methods().items()}
-"""By ``package.Service/Method``, by service."""
+METHODS: Final = {name: _access(method) for name, method in _methods().items()}  # by ``package.Service/Method``, by service
 
 
 def access_of(method: str) -> Access:

@@ -23,14 +23,10 @@ from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
 from framegate.proxy.config.limits import REQUEST_BYTES
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
-__all__ = ["CAPACITY", "Channels", "ClosedChannels"]
-
 R = TypeVar("R")
 T = TypeVar("T")
-CAPACITY: Final = 1_024
-"""Rows of closed channels that are kept; about 1 KiB each."""
-_SLICE: Final = 100
-"""Rows that are requested, and become messages, at once: about 0.3 ms."""
+CAPACITY: Final = 1_024  # rows of closed channels that are kept; about 1 KiB each
+_SLICE: Final = 100  # rows that are requested, and become messages, at once: about 0.3 ms
 _MAX_WINDOW_MS: Final = 5_000
 _MAX_AFFECTED: Final = 100_000
 _LEAST_TTL_MS: Final = 1_000
@@ -42,8 +38,7 @@ _COME_BACK: Final = {
     "close": "a client can connect again; with standing, new connections are closed, too",
     "throttle": "a client that connects again is not throttled; with standing, new connections are throttled, too",
 }
-_CLOSED_SLICE: Final = 64
-"""Rows of closed channels that are decoded in one iteration of the event loop."""
+_CLOSED_SLICE: Final = 64  # rows of closed channels that are decoded in one iteration of the event loop
 
 
 async def _fill(
@@ -57,13 +52,9 @@ async def _fill(
 
 
 class ClosedChannels:
-    """The rows of the channels that closed last, by channel id; the oldest is dropped first. Used in the event loop only.
-
-    Events wait in the subscription, and their rows are not decoded, until a request needs them: thousands of channels may close in a second.
-
-    Args:
-        take: returns the events ``closed`` since its last call; its queue has ``capacity``.
-        capacity: rows that are kept.
+    """The rows of the channels that closed last, by channel id; the oldest is dropped first. Used in the event loop only. Events wait in the
+    subscription, and their rows are not decoded, until a request needs them: thousands of channels may close in a second. ``take``: returns the
+    events ``closed`` since its last call; its queue has ``capacity``.
     """
 
     def __init__(self, take: Callable[[], list[Event | Gap]], capacity: int = CAPACITY) -> None:
@@ -141,7 +132,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
-        """One page of the channels that closed last."""
         chosen = Filter(request.filter, fields=CLOSED_FIELDS)
         order = Order(request.order_by, CLOSED_FIELDS) if request.order_by else None
         looks = await self._closed.latest(chosen)
@@ -153,7 +143,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def ListTopClients(self, request: pb2.ListTopClientsRequest, context: Context) -> pb2.ListTopClientsResponse:
-        """The clients with most, by each measure."""
         response = pb2.ListTopClientsResponse()
         for measure, ranks in self._clients.rankings.items():
             ranking = response.rankings.add(measure=pb2.ClientMeasure.Value(f"CLIENT_MEASURE_{measure.upper()}"))
@@ -161,7 +150,6 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
-        """One channel, open or among those that closed last."""
         violations = Violations()
         number = channel_number(request.id, "id", violations.add)
         violations.check()
@@ -177,29 +165,23 @@ class Channels(ChannelServiceServicer):
         return pb2.GetChannelResponse(channel=channel_message(row))
 
     async def MuteChannels(self, request: pb2.MuteChannelsRequest, context: Context) -> pb2.MuteChannelsResponse:
-        """Read no further frame from clients."""
         return await self._change("mute", request, pb2.MuteChannelsResponse(), reason_needed=True)
 
     async def UnmuteChannels(self, request: pb2.UnmuteChannelsRequest, context: Context) -> pb2.UnmuteChannelsResponse:
-        """End an operator's mute."""
         return await self._change("unmute", request, pb2.UnmuteChannelsResponse())
 
     async def CloseChannels(self, request: pb2.CloseChannelsRequest, context: Context) -> pb2.CloseChannelsResponse:
-        """Close with the cause ``admin``."""
         return await self._change("close", request, pb2.CloseChannelsResponse())
 
     async def ThrottleChannels(self, request: pb2.ThrottleChannelsRequest, context: Context) -> pb2.ThrottleChannelsResponse:
-        """Give each channel rates of its own."""
         return await self._change("throttle", request, pb2.ThrottleChannelsResponse())
 
     async def ListChannelActions(self, request: pb2.ListChannelActionsRequest, context: Context) -> pb2.ListChannelActionsResponse:
-        """One page of the actions that are kept."""
         actions = [(str(action.number), action) for action in self._channels.actions]
         chosen, token = page(actions, request.page_size, request.page_token)
         return pb2.ListChannelActionsResponse(actions=map(action_message, chosen), next_page_token=token)
 
     async def DeleteChannelAction(self, request: pb2.DeleteChannelActionRequest, context: Context) -> pb2.DeleteChannelActionResponse:
-        """Undo an action that is kept."""
         check_required(request.id, "id")
         if not (request.id.isascii() and request.id.isdigit()):
             raise NotFoundError("channel action", request.id[:_MAX_SHOWN])
@@ -236,14 +218,12 @@ class Channels(ChannelServiceServicer):
 
 
 def _row(outcome: Outcome) -> Row:
-    """For the audit row."""
     affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
     row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
     return row if outcome.action is None else {**row, "action": outcome.action.number}
 
 
 def _terms(verb: ChannelVerb, request: Any, violations: Violations, *, reason_needed: bool) -> steering.Terms:
-    """How channels are to be changed."""
     reason(request.reason, violations, needed=reason_needed)
     most = request.max_affected_count
     if not 0 <= most <= _MAX_AFFECTED:

@@ -16,13 +16,9 @@ from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.v1 import configuration_service_pb2 as pb2
 from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceServicer
 
-__all__ = ["Configurations", "status_message"]
-
-_MOST: Final = 1_000
-"""Differences, faults or warnings in one answer."""
+_MOST: Final = 1_000  # Differences, faults or warnings in one answer
 _VALUE: Final = 1_024
-_TEXT: Final = 3 * 1024 * 1024
-"""Characters of a configuration; clients take messages of 4 MiB."""
+_TEXT: Final = 3 * 1024 * 1024  # Characters of a configuration; clients take messages of 4 MiB
 
 
 class Configurations(ConfigurationServiceServicer):
@@ -32,7 +28,6 @@ class Configurations(ConfigurationServiceServicer):
         self._file = file
 
     async def GetConfiguration(self, request: pb2.GetConfigurationRequest, context: Context) -> pb2.GetConfigurationResponse:
-        """The configuration of the file, or the one in force."""
         violations = Violations()
         if request.view not in pb2.GetConfigurationRequest.View.values():
             violations.add("view", f"there is no value {request.view}")
@@ -46,7 +41,6 @@ class Configurations(ConfigurationServiceServicer):
         return pb2.GetConfigurationResponse(configuration=message)
 
     async def ApplyConfiguration(self, request: pb2.ApplyConfigurationRequest, context: Context) -> pb2.ApplyConfigurationResponse:
-        """Apply a text or the file, or say what that would change."""
         text = request.text if request.HasField("text") else None
         try:
             loaded, applied = await self._file.apply(text, request.etag, local=peer().local, validate_only=request.validate_only)

@@ -15,8 +15,6 @@ from framegate.control.v1 import channel_service_pb2 as channel_pb2
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from framegate.proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
-__all__ = ["action_message", "channel_message", "channel_number", "channel_texts", "duration", "fill_channel", "fill_look", "timestamp"]
-
 _CAUSE_PREFIX: Final = "CAUSE_"
 _STATES: Final = {name.removeprefix("STATE_").lower(): value for name, value in channel_pb2.Channel.State.items()} | {
     "": channel_pb2.Channel.STATE_UNSPECIFIED

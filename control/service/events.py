@@ -20,16 +20,10 @@ from framegate.control.v1 import event_service_pb2 as pb2
 from framegate.control.v1.event_service_pb2_grpc import EventServiceServicer
 from framegate.control.v1.log_service_pb2 import Log
 
-__all__ = ["FIELDS", "Events"]
-
-_BATCH: Final = 128
-"""Rows in one response."""
-_PAUSE_S: Final = 0.005
-"""Between two responses, for each watcher."""
-_BOOKMARK: Final = 512
-"""After so many rows that the filter leaves out, the watcher gets a new resume token."""
-_CACHED: Final = 1_024
-"""Messages that are kept for other watchers."""
+_BATCH: Final = 128  # rows in one response
+_PAUSE_S: Final = 0.005  # between two responses, for each watcher
+_BOOKMARK: Final = 512  # after so many rows that the filter leaves out, the watcher gets a new resume token
+_CACHED: Final = 1_024  # Messages that are kept for other watchers
 
 
 def _text(name: str) -> Field:
@@ -48,16 +42,11 @@ FIELDS: Final[Mapping[str, Field]] = {
     "address": Field("address", lambda event: str(event.row.get("peer") or "")),
     "processor": Field("text", _processor),
     **{name: _text(name) for name in ("listener", "principal", "client_id", "upstream", "endpoint", "cause", "side", "who", "method", "result")},
-}
-"""The fields of filters."""
+}  # the fields of filters
 
 
 class Events(EventServiceServicer):
-    """Sends the rows of the log.
-
-    Args:
-        rows: publishes them.
-    """
+    """Sends the rows of the log."""
 
     def __init__(self, rows: Bus) -> None:
         self._rows = rows
@@ -101,12 +90,10 @@ class Events(EventServiceServicer):
         return f"{self._process}-{number}"
 
     def _response(self, items: Sequence[Event | Gap], chosen: Filter) -> pb2.WatchEventsResponse:
-        """The rows that the filter takes, and what was lost."""
         events = [self._message(item) for item in items if isinstance(item, Event) and chosen.matches(item)]
         return pb2.WatchEventsResponse(events=events, lost_count=sum(item.dropped for item in items if isinstance(item, Gap)))
 
     def _message(self, event: Event) -> pb2.Event:
-        """The message of a row, made once for all watchers."""
         message = self._messages.get(event.sequence)
         if message is None:
             fields: dict[str, Any] = {name: value for name, value in event.row.items() if name != "event"}

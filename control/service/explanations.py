@@ -8,8 +8,6 @@ from framegate.control.v1 import explanation_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2 import Side
 from framegate.control.v1.explanation_service_pb2_grpc import ExplanationServiceServicer
 
-__all__ = ["Explanations"]
-
 
 class Explanations(ExplanationServiceServicer):
     """Says what connections wait for."""

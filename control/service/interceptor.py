@@ -40,47 +40,24 @@ from framegate.proxy.config.model import AdminConfig
 if TYPE_CHECKING:
     from framegate.control.telemetry.traces import CallSpan, CallSpans
 
-__all__ = [
-    "CLIENT_KEY",
-    "MAX_CALLS",
-    "MAX_REQUEST",
-    "MAX_WATCHERS",
-    "CallInterceptor",
-    "CallObserver",
-    "Context",
-    "Tracer",
-    "blocked",
-    "note",
-    "peer",
-]
-
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
-Tracer = Callable[[], "CallSpans | None"]
-"""Returns what makes spans of calls now."""
+Tracer = Callable[[], "CallSpans | None"]  # Returns what makes spans of calls now
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
-MAX_CALLS: Final = 64
-"""Calls of one role in progress at once, including those that wait for a drain; others are refused before their request is read."""
-MAX_WATCHERS: Final = 50
-"""Calls of one role in progress at once whose answer is a stream of rows; they are not counted among the others."""
+MAX_CALLS: Final = 64  # Calls of one role in progress at once, including those that wait for a drain; others are refused before their request is read
+MAX_WATCHERS: Final = 50  # Calls of one role in progress at once whose answer is a stream of rows; they are not counted among the others
 _READS: Final = 4
 """Requests of one role that are received at once. gRPC has one in memory while its bytes arrive, so this bounds the memory of large ones."""
-_REQUEST_S: Final = 10.0
-"""The time in which a request must arrive."""
-_REFUSALS: Final = 10
-"""Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order."""
+_REQUEST_S: Final = 10.0  # the time in which a request must arrive
+_REFUSALS: Final = 10  # Refusals of a role that are answered at once; after them one each ``_REFUSAL_S``, in their order
 _REFUSAL_S: Final = 0.1
-_MAX_COST: Final = 10.0
-"""Of one refusal, counted as so many: a request that was received to be refused costs one for each ``MAX_REQUEST``."""
-MAX_REQUEST: Final = 256 * 1024
-"""Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals."""
-CLIENT_KEY: Final = "framegate-client"
-"""Metadata with the client's name for itself; at most 256 characters are kept."""
+_MAX_COST: Final = 10.0  # of one refusal, counted as so many: a request that was received to be refused costs one for each ``MAX_REQUEST``
+MAX_REQUEST: Final = 256 * 1024  # Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals.
+CLIENT_KEY: Final = "framegate-client"  # Metadata with the client's name for itself; at most 256 characters are kept
 _CLIENT_LIMIT: Final = 256
 _ID_LIMIT: Final = 64
-OTHER: Final = "_OTHER"
-"""The conventions' name for every unknown method: callers must not choose values of a metric's attribute."""
+OTHER: Final = "_OTHER"  # the conventions' name for every unknown method: callers must not choose values of a metric's attribute
 _METHOD_LIMIT: Final = 256
 
 _log = logging.getLogger(__name__)
@@ -127,8 +104,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         audit: reserves a place for the audit row of a change, and writes the row.
-        peers: knows the callers.
-        config: has the sockets of the roles, for refusals.
         observe: called for every call that ended; None: not needed.
         tracer: returns what makes a span of each call; None: spans are not exported.
     """
@@ -398,7 +373,6 @@ def _parsed(data: bytes | ExhaustedError, parse: Callable[[bytes], Message]) -> 
 
 
 def _client(context: Context) -> str:
-    """The client's name for itself."""
     metadata = dict(context.invocation_metadata() or ())
     return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]
 

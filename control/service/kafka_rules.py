@@ -5,13 +5,11 @@ from typing import Final
 from framegate.control.service.interceptor import Context
 from framegate.control.service.update import Resource, fill, update
 from framegate.control.service.validate import check_required
-from framegate.control.steering.kafka_rules import RulesAboutKafka
+from framegate.control.steering.limits import RulesAboutKafka
 from framegate.control.steering.transactions import etag_of
 from framegate.control.v1 import kafka_rule_service_pb2 as pb2
 from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceServicer
 from framegate.proxy.config.model import KafkaRules as Rules
-
-__all__ = ["RULES", "KafkaRules"]
 
 RULES: Final = Resource(pb2.KafkaRules, Rules, "kafka_rules", key="listener")
 

@@ -14,8 +14,6 @@ from framegate.control.v1 import limit_service_pb2 as pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
 from framegate.proxy.config.limits import LimitsConfig
 
-__all__ = ["LIMIT", "NODE", "Limits", "limit_message", "node_message"]
-
 LIMIT: Final = Resource(pb2.Limit, Limit, "limit", key="listener")
 NODE: Final = Resource(pb2.NodeLimits, LimitsConfig, "node_limits", fixed=("protected_listener",))
 
@@ -28,7 +26,6 @@ class Limits(LimitServiceServicer):
         self._sizes = sizes
 
     async def ListLimits(self, request: pb2.ListLimitsRequest, context: Context) -> pb2.ListLimitsResponse:
-        """One page of limits, by listener name."""
         limits = sorted(self._limits.get(), key=lambda limit: limit.listener)
         chosen, token = page([(limit.listener, limit) for limit in limits], request.page_size, request.page_token)
         return pb2.ListLimitsResponse(limits=[limit_message(limit) for limit in chosen], next_page_token=token)

@@ -9,8 +9,6 @@ from framegate.control.steering.rows import LogRows, log_etag
 from framegate.control.v1 import log_service_pb2 as pb2
 from framegate.control.v1.log_service_pb2_grpc import LogServiceServicer
 
-__all__ = ["LOG", "Logs"]
-
 LOG: Final = Resource(pb2.Log, LogStatus, "log", fixed=("format",))
 
 

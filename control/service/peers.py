@@ -25,33 +25,20 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.certificate import subject_of
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["ROLES", "CertificatePeers", "Peer", "Peers", "role_name", "unix_peer"]
-
-ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": Role.ROLE_VIEW}
-"""By the configuration's words, the highest first."""
-_CREDENTIALS: Final = struct.Struct("3i")
-"""``struct ucred``: pid, uid, gid."""
-_NAME_S: Final = 0.5
-"""For how long a directory service may be asked for the name of a user."""
+ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": Role.ROLE_VIEW}  # by the configuration's words, the highest first
+_CREDENTIALS: Final = struct.Struct("3i")  # ``struct ucred``: pid, uid, gid
+_NAME_S: Final = 0.5  # for how long a directory service may be asked for the name of a user
 _MAX_NAMES: Final = 1_024
 
 
 class Peer(NamedTuple):
-    """A caller.
+    """A caller."""
 
-    Attributes:
-        role: 0: it has none, and each of its calls is refused.
-        fields: of its audit rows: who, and uid, gid and pid, or the certificate and the address.
-        local: whether it is a process of this machine.
-        ends_s: when its certificate ends, and with it the connection; since 1970.
-        chain: its certificate and those above it, to the authority, in DER form; of a resumed session its certificate alone.
-    """
-
-    role: Role.ValueType
-    fields: Row
-    local: bool = True
-    ends_s: float = math.inf
-    chain: tuple[bytes, ...] = ()
+    role: Role.ValueType  # 0: it has none, and each of its calls is refused
+    fields: Row  # of its audit rows: who, and uid, gid and pid, or the certificate and the address
+    local: bool = True  # whether it is a process of this machine
+    ends_s: float = math.inf  # when its certificate ends, and with it the connection; since 1970
+    chain: tuple[bytes, ...] = ()  # its certificate and those above it, to the authority, in DER form; of a resumed session its certificate alone
 
 
 class _Connection:
@@ -68,10 +55,8 @@ class Peers:
         self._connections: dict[str, _Connection] = {}
 
     def add(self, peer: Peer, hold: Callable[[bool], None] = lambda held: None) -> str:
-        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice.
-
-        Args:
-            hold: stops reading from the connection, and begins again.
+        """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice. ``hold``:
+        stops reading from the connection, and begins again.
         """
         name = secrets.token_hex(16)
         self._connections[name] = _Connection(peer, hold)
@@ -115,9 +100,8 @@ _asked: set[int] = set()
 
 
 async def unix_peer(role: Role.ValueType, sock: socket.socket, transport: asyncio.Transport) -> Peer:
-    """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container.
-
-    ``who`` is the name of its user, or the number if there is no name, as in containers, or the directory service does not say it in time.
+    """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container. ``who`` is the name of its user, or the
+    number if there is no name, as in containers, or the directory service does not say it in time.
     """
     del transport
     pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

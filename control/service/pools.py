@@ -16,8 +16,6 @@ from framegate.control.v1 import pool_service_pb2 as pb2
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
 from framegate.proxy.network.connection_id import format_connection_id
 
-__all__ = ["MEMORY", "PROCESSORS", "Pools"]
-
 MEMORY: Final = Resource(pb2.MemoryPool, PoolStatus, "memory_pool", fixed=("kind", "shares", "size_origin"))
 _USES: Final = {"begun_bytes": "begun", "pending_bytes": "pending", "tls_bytes": "tls", "tap_bytes": "tap", "waiting_count": "waiting"}
 PROCESSORS: Final = Resource(pb2.ProcessorPool, PoolStatus, "processor_pool", fixed=("processors", "size_origin"))
@@ -32,7 +30,6 @@ class Pools(PoolServiceServicer):
         self._channels = channels
 
     async def GetMemoryPool(self, request: pb2.GetMemoryPoolRequest, context: Context) -> pb2.GetMemoryPoolResponse:
-        """Size, usage and shares, and the largest holders."""
         violations = Violations()
         if not 0 <= request.holder_count <= MAX_HOLDERS:
             violations.add("holder_count", f"must be 0 to {MAX_HOLDERS}, not {request.holder_count}")
@@ -41,7 +38,6 @@ class Pools(PoolServiceServicer):
         return pb2.GetMemoryPoolResponse(memory_pool=_memory_pool(self._pool.status()), holders=map(_holder, holders))
 
     async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
-        """Change the size in every processor or in none."""
         after = await update(request, MEMORY, lambda changes, **how: self._pool.set_size(changes["size"], **how))
         return pb2.UpdateMemoryPoolResponse(memory_pool=_memory_pool(after))
 

@@ -20,18 +20,13 @@ from framegate.control.web import Server, bind, response
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import HealthConfig
 
-__all__ = ["MAX_WATCHES", "PATHS", "SERVICES", "HealthService", "Probes", "answer_probe", "start_probes", "start_whole"]
-
 Answer = health_pb2.HealthCheckResponse
 SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
 """The attribute of ``framegate.control.status.Health`` for each service name; the empty one is the server itself."""
-WATCH_INTERVAL: Final = 0.25
-"""Seconds between two polls while there are watches."""
-MAX_WATCHES: Final = 64
-"""At once, of all clients together. Checks are not counted, so that watches do not keep the kubelet out."""
+WATCH_INTERVAL: Final = 0.25  # seconds between two polls while there are watches
+MAX_WATCHES: Final = 64  # At once, of all clients together. Checks are not counted, so that watches do not keep the kubelet out.
 
-PATHS: Final = {"/healthz": "alive", "/ready": "ready", "/startup": "started"}
-"""The attribute of ``framegate.control.status.Health`` for each path."""
+PATHS: Final = {"/healthz": "alive", "/ready": "ready", "/startup": "started"}  # the attribute of ``framegate.control.status.Health`` for each path
 _METHODS: Final = (HTTPMethod.GET.value, HTTPMethod.HEAD.value)
 _PLAIN: Final = ("Content-Type", "text/plain; charset=utf-8")
 _FRESH: Final = ("Cache-Control", "no-store")
@@ -53,12 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class HealthService(health_pb2_grpc.HealthServicer):
-    """Answers probes over gRPC.
-
-    Args:
-        state: has the health.
-        observe: called for each watch that was refused; None: not needed.
-    """
+    """Answers probes over gRPC. ``observe``: called for each watch that was refused; None: not needed."""
 
     def __init__(self, state: State, observe: CallObserver | None = None) -> None:
         self._state = state

@@ -20,14 +20,9 @@ from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
 from framegate.proxy.config.key import keys
 from framegate.proxy.config.model import DrainAccept, DrainConfig
 
-__all__ = ["Proxies", "config_revision"]
-
 _DIFFERENCES: Final = 20
 _TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
-_ACCEPTS: Final[dict[int, DrainAccept]] = {
-    pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
-    pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop",
-}
+_ACCEPTS: Final[dict[int, DrainAccept]] = {pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse", pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop"}
 _MEASURED_S: Final = 1.0
 _OWN: Final = "certificate"
 _REVISION: Final = ("framegate.config.revision", ())
@@ -100,7 +95,6 @@ class Proxies(ProxyServiceServicer):
         return "" if warning is None else f"the memory pool of {format_size(config.memory_pool.size)} {warning}"
 
     async def DrainProxy(self, request: pb2.DrainProxyRequest, context: Context) -> pb2.DrainProxyResponse:
-        """Accept no new connections, and end the open ones in order."""
         violations = Violations()
         timeout_ms = request.timeout.ToMilliseconds() if request.HasField("timeout") else None
         if timeout_ms is not None and not _TIMEOUT.takes(timeout_ms):

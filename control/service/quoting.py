@@ -14,14 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from framegate.control.events import Row
 from framegate.control.logs.forms import as_json
 
-__all__ = ["MAX_QUOTED", "MAX_VALUE", "bounded", "cut", "shown"]
-
-MAX_QUOTED: Final = 16 * 1024
-"""About how many characters of texts and keys of one message are shown."""
-MAX_VALUE: Final = 32 * 1024
-"""Characters of the JSON of a value before or after a change that are shown whole."""
-_ENTRY: Final = 8
-"""What an entry counts besides its text, for quotes and commas."""
+MAX_QUOTED: Final = 16 * 1024  # about how many characters of texts and keys of one message are shown
+MAX_VALUE: Final = 32 * 1024  # Characters of the JSON of a value before or after a change that are shown whole
+_ENTRY: Final = 8  # what an entry counts besides its text, for quotes and commas
 _WIDE: Final = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 _REAL: Final = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT})
 

@@ -19,21 +19,15 @@ from typing import Any, Final, cast
 
 from framegate.control.service.peers import Peer, Peers
 
-__all__ = ["MAX_CONNECTIONS", "MAX_HANDSHAKES", "Relay", "Wanted"]
-
-MAX_CONNECTIONS: Final = 64
-"""Of one address and role. Further ones are closed at once."""
-MAX_HANDSHAKES: Final = 32
-"""Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well."""
+MAX_CONNECTIONS: Final = 64  # Of one address and role. Further ones are closed at once.
+MAX_HANDSHAKES: Final = 32  # Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well.
 _HANDSHAKE_S: Final = 5.0
 _PAUSE_S: Final = 0.1
-_BUFFER: Final = 64 * 1024
-"""Bytes that wait for one side before the other is no longer read."""
+_BUFFER: Final = 64 * 1024  # bytes that wait for one side before the other is no longer read
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
-Wanted = Callable[[socket.socket, asyncio.Transport], Awaitable[Peer]]
-"""Says who a connection is of; raises if it is to be closed."""
+Wanted = Callable[[socket.socket, asyncio.Transport], Awaitable[Peer]]  # Says who a connection is of; raises if it is to be closed
 
 
 class _Side(asyncio.Protocol):
@@ -85,17 +79,7 @@ class _Side(asyncio.Protocol):
 
 
 class Relay:
-    """Serves one listening socket until ``close``.
-
-    Args:
-        listening: non-blocking.
-        backend: the path of gRPC's socket.
-        wanted: says who a connection is of.
-        context: of TLS, asked for each connection; None: no TLS.
-
-    Attributes:
-        connections: the open ones, each with its caller; None: that is not known yet.
-    """
+    """Serves one listening socket until ``close``. ``listening``: non-blocking. ``context``: of TLS, asked for each connection; None: no TLS."""
 
     def __init__(
         self, listening: socket.socket, backend: str, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
@@ -105,7 +89,7 @@ class Relay:
         self._peers = peers
         self._wanted = wanted
         self._context = context
-        self.connections: dict[asyncio.Task[None], Peer | None] = {}
+        self.connections: dict[asyncio.Task[None], Peer | None] = {}  # the open ones, each with its caller; None: that is not known yet
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._roles = collections.Counter[int]()
         self._accepting = asyncio.create_task(self._accept())
@@ -172,7 +156,6 @@ class Relay:
                     end.cancel()
 
     async def stop(self) -> None:
-        """Accept no more."""
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()

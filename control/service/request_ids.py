@@ -11,12 +11,9 @@ from google.protobuf.message import Message
 
 from framegate.control.errors import ControlError, InvalidArgumentError, Violation
 
-__all__ = ["KEPT_S", "MAX_BYTES", "MAX_COUNT", "RequestIds"]
-
 KEPT_S: Final = 600.0
 MAX_COUNT: Final = 1_000
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of all answers that are kept; the oldest are dropped first."""
+MAX_BYTES: Final = 16 * 1024 * 1024  # of all answers that are kept; the oldest are dropped first
 
 
 class _Call:
@@ -42,13 +39,8 @@ class RequestIds:
         self._size = 0
 
     async def once(self, method: str, request_id: str, data: bytes, make: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer of ``make``, or that of an earlier call of the method with the same id. A call that failed is made again.
-
-        Args:
-            data: the bytes of the request.
-
-        Raises:
-            InvalidArgumentError: the id was used for another request.
+        """The answer of ``make``, or that of an earlier call of the method with the same id. A call that failed is made again. ``data``: the bytes of
+        the request. Raises InvalidArgumentError: the id was used for another request.
         """
         self._drop()
         key, digest = (method, request_id.lower()), hashlib.blake2b(data).digest()

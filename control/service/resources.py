@@ -10,7 +10,7 @@ from framegate.control.service.validate import check_required, page
 from framegate.control.status import BrokerStatus, CertificateStatus, HandlerProcessStatus, ListenerStatus, ReloadOutcome, UpstreamStatus
 from framegate.control.steering import listeners
 from framegate.control.steering.brokers import Brokers
-from framegate.control.steering.refused import RefusedFrames
+from framegate.control.steering.listeners import RefusedFrames
 from framegate.control.steering.state import State
 from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
@@ -24,8 +24,6 @@ from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServic
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.rows import EndpointRow, RefusedFrameRow
 
-__all__ = ["Certificates", "Handlers", "Listeners", "Upstreams"]
-
 
 class Listeners(ListenerServiceServicer):
     """Shows where clients connect."""
@@ -35,7 +33,6 @@ class Listeners(ListenerServiceServicer):
         self._refused = refused
 
     async def ListListeners(self, request: listener_pb2.ListListenersRequest, context: Context) -> listener_pb2.ListListenersResponse:
-        """One page of listeners, by name."""
         statuses = sorted(self._listeners.statuses(), key=lambda status: status.name)
         chosen, token = page([(status.name, status) for status in statuses], request.page_size, request.page_token)
         return listener_pb2.ListListenersResponse(listeners=map(_listener, chosen), next_page_token=token)
@@ -88,7 +85,6 @@ class Upstreams(UpstreamServiceServicer):
         self._brokers = brokers
 
     async def ListUpstreams(self, request: upstream_pb2.ListUpstreamsRequest, context: Context) -> upstream_pb2.ListUpstreamsResponse:
-        """One page of upstreams, by name."""
         statuses = sorted(await self._upstreams.statuses(), key=lambda status: status.name)
         chosen, token = page([(status.name, status) for status in statuses], request.page_size, request.page_token)
         return upstream_pb2.ListUpstreamsResponse(upstreams=map(_upstream, chosen), next_page_token=token)
@@ -101,7 +97,6 @@ class Upstreams(UpstreamServiceServicer):
         raise NotFoundError("upstream", request.name)
 
     async def ListBrokers(self, request: upstream_pb2.ListBrokersRequest, context: Context) -> upstream_pb2.ListBrokersResponse:
-        """One page of brokers, by upstream, listener and node id."""
         statuses = await self._brokers.statuses(request.upstream)
         rows = [(f"{status.upstream}/{status.listener}/{status.node}", status) for status in statuses]
         chosen, token = page(rows, request.page_size, request.page_token)
@@ -151,7 +146,6 @@ class Handlers(HandlerServiceServicer):
         self._state = state
 
     async def ListHandlers(self, request: handler_pb2.ListHandlersRequest, context: Context) -> handler_pb2.ListHandlersResponse:
-        """One page of handler processes, by slot."""
         statuses = [(str(status.slot), status) for status in self._state.handler_processes()]
         chosen, token = page(statuses, request.page_size, request.page_token)
         return handler_pb2.ListHandlersResponse(processes=map(_handler_process, chosen), next_page_token=token)

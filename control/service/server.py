@@ -26,36 +26,26 @@ from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
 from framegate.proxy.config.model import AdminConfig, ProxyConfig
 
-__all__ = ["SERVICE_NAMES", "Service", "start"]
-
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-_MOST_BYTES: Final = 32 * MAX_REQUEST
-"""Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header."""
-_MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS
-"""Calls of one connection; the client keeps further ones until one has ended."""
+_MOST_BYTES: Final = 32 * MAX_REQUEST  # Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header
+_MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS  # Calls of one connection; the client keeps further ones until one has ended
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_concurrent_streams", _MOST_STREAMS),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.http2.bdp_probe", 0),
-)
-"""Without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory."""
+)  # without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory
 
 
 class Service:
-    """The running servers.
-
-    Attributes:
-        address: ``unix:PATH`` of the role admin.
-        tcp_address: ``host:port`` with the port bound, or None.
-        health_address, health_http_address: ``host:port`` with the port bound, or None.
-    """
+    """The running servers."""
 
     def __init__(self, server: grpc.aio.Server, address: str, sockets: Sockets, probes: Probes, undo: contextlib.AsyncExitStack) -> None:
-        self.address = address
-        self.tcp_address = sockets.tcp_address
+        self.address = address  # ``unix:PATH`` of the role admin
+        self.tcp_address = sockets.tcp_address  # ``host:port`` with the port bound, or None
+        # health_address, health_http_address: ``host:port`` with the port bound, or None
         self.health_address = probes.grpc_address
         self.health_http_address = probes.http_address
         self._server = server
@@ -77,13 +67,11 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
     """Serve the API on the sockets of ``config.admin`` and health on the addresses of ``config.health``.
 
     Args:
-        parts: steering, which answers the calls.
         config: only its addresses are read.
         observe: called for every call that ended; ``Telemetry.record_call``.
         tracer: returns what makes spans of the API's calls. Probes have none, because there are many and they are all alike.
 
-    Raises:
-        StartError: another instance serves the socket, or an address cannot be bound.
+    Raises StartError: another instance serves the socket, or an address cannot be bound.
     """
     subscription = parts.events.subscribe(("closed",))
     closed = ClosedChannels(subscription.take)

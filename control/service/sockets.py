@@ -33,13 +33,10 @@ from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store
 
-__all__ = ["Sockets", "bind_backend"]
-
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
 _OTHERS: Final = 0o077
-_TCP: Final = "admin/tcp"
-"""The owner of its certificates."""
+_TCP: Final = "admin/tcp"  # the owner of its certificates
 _KIND: Final = "tls"
 _TRIES: Final = 3
 _log = logging.getLogger(__name__)
@@ -52,8 +49,7 @@ class Sockets:
         folder: of the socket of the role admin.
         tcp_address: ``host:port`` with the port bound, or None.
 
-    Raises:
-        StartError: another instance serves a socket, or an address, file or group cannot be used.
+    Raises StartError: another instance serves a socket, or an address, file or group cannot be used.
     """
 
     def __init__(self, config: AdminConfig) -> None:
@@ -79,14 +75,7 @@ class Sockets:
             self._release = stack.pop_all().close
 
     def serve(self, backend: str, peers: Peers, rotation: Rotation, ask: Judge) -> None:
-        """Pass the connections of all sockets to gRPC's.
-
-        Args:
-            backend: its path.
-            peers: gets the callers.
-            rotation: watches the certificates of TCP.
-            ask: a question of the validator process.
-        """
+        """Pass the connections of all sockets to gRPC's."""
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
         if self._tcp is not None:
@@ -100,7 +89,6 @@ class Sockets:
             renewed.watch(rotation, relay, ask)
 
     async def stop_accepting(self) -> None:
-        """Take no further connections."""
         for relay in self._relays:
             await relay.stop()
 
@@ -121,8 +109,7 @@ class _Renewed(Reloader):
     Attributes:
         context: for the next connection.
 
-    Raises:
-        StartError: the files cannot be used.
+    Raises StartError: the files cannot be used.
     """
 
     def __init__(self, config: AdminTcp) -> None:
@@ -146,7 +133,6 @@ class _Renewed(Reloader):
         rotation.watch(Source(owner=_TCP, kind=_KIND, paths=self._paths, reloader=self, in_force=digest(self._contents)))
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Reloader``."""
         contents = found[_TCP]
         try:
             self.context = (await asyncio.to_thread(server_store, self._tls, contents)).default
@@ -158,9 +144,8 @@ class _Renewed(Reloader):
         return {}
 
     async def _end_refused(self, contents: Contents) -> None:
-        """Close the connections whose clients are not trusted or revoked now, and those whose handshake goes on with the former files.
-
-        If that cannot be found out, all are closed: clients that are still trusted connect again.
+        """Close the connections whose clients are not trusted or revoked now, and those whose handshake goes on with the former files. If that cannot
+        be found out, all are closed: clients that are still trusted connect again.
         """
         connections = dict(self._relay.connections)
         known = [(task, peer) for task, peer in connections.items() if peer is not None]
@@ -193,7 +178,6 @@ def _socket_path(address: str) -> pathlib.Path:
 
 
 def _make_folder(path: pathlib.Path, mode: int) -> None:
-    """Make the folder of a socket, if there is none."""
     try:
         path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -219,7 +203,6 @@ def _lock(path: pathlib.Path) -> Callable[[], None]:
 
 
 def _unix_socket(path: pathlib.Path, config: RoleSocket) -> socket.socket:
-    """A listening socket with its mode and group."""
     sock = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
@@ -251,13 +234,8 @@ def _tcp_socket(address: str) -> socket.socket:
 
 
 def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
-    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it.
-
-    Returns:
-        The path by which it can, whatever the length of the folder's, and the function that gives it up.
-
-    Raises:
-        StartError: it cannot be bound in the folder.
+    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns: The path by which it can, whatever
+    the length of the folder's, and the function that gives it up. Raises StartError: it cannot be bound in the folder.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -30,15 +30,11 @@ from framegate.control.errors import (
 )
 from framegate.control.service.quoting import cut
 
-__all__ = ["CODES", "code_of", "status_of"]
-
 _DOMAIN: Final = "framegate"
-_RETRY_DELAY_MS: Final = 1_000
-"""In RetryInfo, for clients that may try again."""
+_RETRY_DELAY_MS: Final = 1_000  # in RetryInfo, for clients that may try again
 _TEXT: Final = 512
 """Characters of each text. A status is sent in trailers, of which clients accept 8 KiB, and may quote the request in several places."""
-_VIOLATIONS: Final = 2_048
-"""Characters of all violations together."""
+_VIOLATIONS: Final = 2_048  # Characters of all violations together
 
 CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
@@ -65,7 +61,6 @@ def code_of(error: ControlError) -> grpc.StatusCode:
 
 
 def _details(error: ControlError) -> list[Message]:
-    """The details besides ErrorInfo."""
     match error:
         case InvalidArgumentError():
             return [error_details_pb2.BadRequest(field_violations=_violations(error.violations))]

@@ -17,8 +17,6 @@ from framegate.control.v1 import tap_service_pb2 as pb2
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
 from framegate.proxy.config.model import TapRule
 
-__all__ = ["RULE", "TapRules", "rule_message"]
-
 _MAX_NS: Final = 2**63 - 1
 
 
@@ -56,7 +54,6 @@ class TapRules(TapServiceServicer):
         self._taps = taps
 
     async def ListTapRules(self, request: pb2.ListTapRulesRequest, context: Context) -> pb2.ListTapRulesResponse:
-        """One page of rules, in order."""
         statuses = self._taps.rules()
         chosen, token = page([(status.rule.name, status) for status in statuses], request.page_size, request.page_token)
         return pb2.ListTapRulesResponse(tap_rules=map(rule_message, chosen), next_page_token=token)
@@ -69,7 +66,6 @@ class TapRules(TapServiceServicer):
         raise NotFoundError(TAP_RULE, request.name)
 
     async def CreateTapRule(self, request: pb2.CreateTapRuleRequest, context: Context) -> pb2.CreateTapRuleResponse:
-        """A new rule in every processor or in none."""
         violations, name = Violations(), request.tap_rule.name
         required(name, "tap_rule.name", violations)
         values = RULE.changes(request.tap_rule, RULE.fields, violations)
@@ -79,7 +75,6 @@ class TapRules(TapServiceServicer):
         return pb2.CreateTapRuleResponse(tap_rule=self._message(rules, name))
 
     async def UpdateTapRule(self, request: pb2.UpdateTapRuleRequest, context: Context) -> pb2.UpdateTapRuleResponse:
-        """Change or move a rule in every processor or in none."""
         before = request.before if request.HasField("before") else None
         name = request.tap_rule.name
         rules = await update(
@@ -92,7 +87,6 @@ class TapRules(TapServiceServicer):
         return pb2.UpdateTapRuleResponse(tap_rule=self._message(rules, name))
 
     async def DeleteTapRule(self, request: pb2.DeleteTapRuleRequest, context: Context) -> pb2.DeleteTapRuleResponse:
-        """Take a rule away in every processor or in none."""
         check_required(request.name, "name")
         call = self._taps.delete(request.name, request.etag, validate_only=request.validate_only)
         await audited(call, lambda found: _row(found, request.name), validate_only=request.validate_only)

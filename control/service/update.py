@@ -23,19 +23,15 @@ from framegate.control.service.validate import Violations, required
 from framegate.control.steering.transactions import Changed, etag_of
 from framegate.proxy.config.key import field_types, keys
 
-__all__ = ["MAX_ENTRIES", "Reader", "Resource", "audited", "fill", "lowers", "plain", "update"]
-
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-Reader = Callable[[Any, str, Violations], Any]
-"""Reads a field in another way than by its type: message, path, violations; returns the model's value."""
+Reader = Callable[[Any, str, Violations], Any]  # Reads a field in another way than by its type: message, path, violations; returns the model's value
 MAX_ENTRIES: Final = 1_000
 _MAX_TEXT: Final = 256
 
 
 @functools.cache
 def _pairs(message: Any, model: Any, own_names: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[FieldDescriptor, str]]:
-    """The fields of a message that are in a model, by name: the descriptor, and the model's name."""
     known, names = field_types(model), FIELD_NAMES | dict(own_names)
     named = {described.name: (described, names.get(described.name, described.name)) for described in message.fields}
     return {name: pair for name, pair in named.items() if pair[1] in known}
@@ -95,7 +91,6 @@ def _read(message: Message, model: Any, path: str, violations: Violations) -> An
 
 
 def _field(message: Message, described: FieldDescriptor, model: type, own: str, path: str, violations: Violations) -> Any:
-    """The value of one field."""
     value = getattr(message, described.name)
     if described not in [present for present, _ in message.ListFields()]:
         field = next(field for field in dataclasses.fields(typing.cast(Any, model)) if field.name == own)
@@ -132,9 +127,6 @@ class Resource:
     """A resource that can be updated.
 
     Args:
-        message: its class.
-        model: the class with its values.
-        field: its name in requests.
         key: the field with its name, which every request must have; empty: there is only one such resource.
         fixed: fields that cannot be changed, besides the key.
         readers: how fields are read that the model has in another form.
@@ -159,12 +151,8 @@ class Resource:
         self._sections = (sections & self.fields.keys()) - readers.keys()
 
     def paths(self, message: Message, mask: FieldMask, violations: Violations) -> list[str]:
-        """The paths that an update changes: those of the mask, or, if it is empty, of the fields that are set; ``*`` means all.
-
-        Args:
-            message: has the new values.
-            mask: ``update_mask`` of the request.
-            violations: gets the unknown paths.
+        """The paths that an update changes: those of the mask, or, if it is empty, of the fields that are set; ``*`` means all. ``mask``:
+        ``update_mask`` of the request.
         """
         if not mask.paths:
             present = [described.name for described, _ in message.ListFields() if described.name in self.fields]
@@ -236,13 +224,7 @@ def lowers(before: Any, after: Any) -> bool:
 
 
 async def audited(call: Awaitable[Changed[T]], row: Callable[[T], Any], resource: Resource | None = None, *, validate_only: bool = False) -> T:
-    """Make a change, and note the values before and after it for the audit row; returns the value after it.
-
-    Args:
-        call: of steering.
-        row: a value for the audit row.
-        resource: whose names errors shall have.
-    """
+    """Make a change, and note the values before and after it for the audit row; returns the value after it."""
     try:
         changed = await call
     except ControlError as error:
@@ -257,12 +239,7 @@ async def audited(call: Awaitable[Changed[T]], row: Callable[[T], Any], resource
 
 
 async def update(
-    request: Any,
-    resource: Resource,
-    change: Callable[..., Awaitable[Changed[T]]],
-    row: Callable[[T], Any] | None = None,
-    *,
-    empty: bool = False,
+    request: Any, resource: Resource, change: Callable[..., Awaitable[Changed[T]]], row: Callable[[T], Any] | None = None, *, empty: bool = False
 ) -> T:
     """Answer an ``Update…`` method; returns the value after the change.
 

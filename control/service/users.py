@@ -15,8 +15,6 @@ from framegate.control.v1.user_service_pb2_grpc import UserServiceServicer
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
 
-__all__ = ["MECHANISMS", "Users"]
-
 MECHANISMS: Final = {pb2.SCRAM_MECHANISM_SHA_256: SCRAM_SHA_256, pb2.SCRAM_MECHANISM_SHA_512: SCRAM_SHA_512}
 USER: Final = Resource(
     pb2.User, UserStatus, "user", key="name", fixed=("etag",), readers={"credentials": ("credentials", lambda message, path, violations: None)}

@@ -15,13 +15,10 @@ from framegate.control.service.quoting import cut
 from framegate.control.steering.filter import Filter
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "check_required", "duration_ms", "page", "reason", "required", "selection"]
-
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
 _MAX_VIOLATIONS: Final = 100
-_DESCRIPTION: Final = 512
-"""Characters: a request may have one very long path in its mask."""
+_DESCRIPTION: Final = 512  # Characters: a request may have one very long path in its mask
 T = TypeVar("T")
 
 
@@ -97,20 +94,9 @@ def duration_ms(value: Duration, field: str, most_ms: int, violations: Violation
 
 
 def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:
-    """One page of (key, item) pairs, in the given order.
-
-    The token has the last key of the page before, so that items which come and go between two pages do not shift the others.
-
-    Args:
-        items: with unique keys.
-        asked: ``page_size`` of the request.
-        token: ``page_token`` of the request.
-
-    Returns:
-        The page, and the token of the next one; empty after the last page.
-
-    Raises:
-        InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
+    """One page of (key, item) pairs, in the given order. The token has the last key of the page before, so that items which come and go between two
+    pages do not shift the others. ``asked``: ``page_size`` of the request. ``token``: ``page_token`` of the request. Returns: The page, and the token
+    of the next one; empty after the last page. Raises InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
     """
     size = rows_per_page(asked)
     start = 0

@@ -27,14 +27,10 @@ from framegate.proxy.config.sasl import logins_of, secret_files
 from framegate.proxy.server.messages import ClusterRow
 from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
 
-__all__ = ["Brokers"]
-
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
-LIMIT_S: Final = 180.0
-"""Of one look, with the look-up of names and the change; see ``TaskMonitor.job``."""
-COUNT_S: Final = 5.0
-"""Between two counts for the metrics."""
+LIMIT_S: Final = 180.0  # of one look, with the look-up of names and the change; see ``TaskMonitor.job``
+COUNT_S: Final = 5.0  # between two counts for the metrics
 _STATES: Final = ("up", "gone", "down", "no_port")  # the worst last
 _LEAST_ASK_S, _MOST_ASK_S = 2.0, 10.0
 _DOWN: Final = "endpoint_down"
@@ -56,11 +52,7 @@ def _login(config: ProxyConfig, upstream: UpstreamConfig) -> Login | None:
 
 
 class Brokers:
-    """Event loop only, unless a docstring says otherwise.
-
-    Attributes:
-        clusters: by upstream.
-    """
+    """Event loop only, unless a docstring says otherwise."""
 
     def __init__(
         self,
@@ -80,7 +72,7 @@ class Brokers:
         self._log: Final = log
         self._events: Final = events
         self._pace: Final = pace
-        self.clusters: Final[dict[str, Cluster]] = {}
+        self.clusters: Final[dict[str, Cluster]] = {}  # by upstream
         self._states: dict[tuple[str, ...], float] = {}
         self._tasks: Final[dict[str, asyncio.Task[None]]] = {}
         self._open: dict[tuple[str, ...], float] = {}
@@ -95,11 +87,7 @@ class Brokers:
         meters.gauges("broker.count", lambda: self._states)
 
     def rows(self, config: ProxyConfig, listeners: Mapping[str, Listening]) -> dict[str, ClusterRow]:
-        """What processors need to know, at first, of those clusters of a configuration that are new, or have another configuration or listeners.
-
-        Args:
-            listeners: of the configuration, which listen already.
-        """
+        """What processors need to know, at first, of those clusters of a configuration that are new, or have another configuration or listeners."""
         found = {}
         for upstream, fronts in _clusters(config):
             if not self._is_same(upstream, fronts):
@@ -158,7 +146,6 @@ class Brokers:
         return functools.partial(ask_brokers, tls_of=tls, login=login, timeout_s=timeout_s)
 
     def start(self) -> None:
-        """Begin to look."""
         self._started = True
         self._begin()
 
@@ -169,7 +156,6 @@ class Brokers:
                 await asyncio.gather(*(cluster.looked.wait() for cluster in self.clusters.values()))
 
     def close(self) -> None:
-        """Look no more."""
         for task in (*self._watching, *self._tasks.values()):
             task.cancel()
         if self._failures is not None:
@@ -195,10 +181,8 @@ class Brokers:
     # --- shown -------------------------------------------------------------------------------------------------------------------
 
     async def statuses(self, upstream: str = "") -> list[BrokerStatus]:
-        """Each broker at each listener, by upstream, listener and node id; ``upstream``: only those of this one.
-
-        Raises:
-            NotFoundError: no such upstream. UnavailableError: a processor does not answer.
+        """Each broker at each listener, by upstream, listener and node id; ``upstream``: only those of this one. Raises NotFoundError: no such
+        upstream. UnavailableError: a processor does not answer.
         """
         if upstream and upstream not in {item.name for item in self._supervisor.desired.config.upstreams}:
             raise NotFoundError("upstream", upstream)
@@ -256,7 +240,6 @@ def _by_broker(answers: Iterable[Sequence[EndpointRow]]) -> dict[str, dict[int, 
 
 
 def _clusters(config: ProxyConfig) -> list[tuple[UpstreamConfig, list[ListenerConfig]]]:
-    """The clusters of a configuration, and the listeners in front of each."""
     return [
         (item, [each for each in config.listeners if each.upstream == item.name and each.brokers is not None])
         for item in config.upstreams

@@ -28,51 +28,32 @@ from framegate.proxy.server.messages import BulkCommand, BulkReply, Change
 from framegate.proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
 from framegate.proxy.server.rows import ConditionRow, HolderRow, OpenRow, StandingRow
 
-__all__ = ["EXPIRY_LIMIT_S", "EXPIRY_S", "TERMS", "Channels", "Terms"]
-
-LINK_ROWS: Final = 100
-"""Rows in one answer: under 1 ms of work in the processor, and here. A page may need several answers."""
-LINK_IDS: Final = 1_000
-"""Ids in one command."""
-MAX_SCANNED: Final = 10_000
-"""Pairs that are looked at for one page."""
-MAX_SURVEYS: Final = 4
-"""Calls at once that look at all pairs; each remembers five numbers of a pair while it measures rates."""
-MAX_ACTIONS: Final = 100
-"""Actions that are kept."""
-SETTLED_NS: Final = 1_000_000_000
-"""After this time control has booked each connection of which a processor has sent a row."""
-WINDOW_MS: Final = 500
-"""For how long rates are measured that a filter or an order asks for."""
+LINK_ROWS: Final = 100  # Rows in one answer: under 1 ms of work in the processor, and here. A page may need several answers.
+LINK_IDS: Final = 1_000  # Ids in one command
+MAX_SCANNED: Final = 10_000  # Pairs that are looked at for one page
+MAX_SURVEYS: Final = 4  # Calls at once that look at all pairs; each remembers five numbers of a pair while it measures rates
+MAX_ACTIONS: Final = 100  # Actions that are kept
+SETTLED_NS: Final = 1_000_000_000  # after this time control has booked each connection of which a processor has sent a row
+WINDOW_MS: Final = 500  # for how long rates are measured that a filter or an order asks for
 NS_PER_MS: Final = 1_000_000
-EXPIRY_S: Final = 0.5
-"""How often ``expire`` is called."""
+EXPIRY_S: Final = 0.5  # how often ``expire`` is called
 EXPIRY_LIMIT_S: Final = 60.0
 ALL: Final = Filter()
 NO_CHANNEL: Final = "no_channel"
 _UNDOES: Final[Mapping[ChannelVerb, ChannelVerb]] = {"unmute": "mute"}
-_Seen = dict[int, tuple[int, Counts]]
-"""By id: when a pair was seen first, and its counters then."""
+_Seen = dict[int, tuple[int, Counts]]  # by id: when a pair was seen first, and its counters then
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How pairs are changed.
+    """How pairs are changed."""
 
-    Attributes:
-        reason: one line.
-        max_affected: if more pairs are chosen, nothing is changed.
-        ttl_ms: after this time the change is undone; 0: it stays.
-        standing: new connections that match are changed, too.
-        validate_only: change nothing.
-        request_rate, response_rate: of ``throttle``: bytes per second of each pair; 0: no limit.
-    """
-
-    reason: str = ""
-    max_affected: int = 100
-    ttl_ms: int = 0
-    standing: bool = False
-    validate_only: bool = False
+    reason: str = ""  # one line
+    max_affected: int = 100  # if more pairs are chosen, nothing is changed
+    ttl_ms: int = 0  # after this time the change is undone; 0: it stays
+    standing: bool = False  # new connections that match are changed, too
+    validate_only: bool = False  # change nothing
+    # request_rate, response_rate: of ``throttle``: bytes per second of each pair; 0: no limit
     request_rate: int = 0
     response_rate: int = 0
 
@@ -81,11 +62,7 @@ TERMS: Final = Terms()
 
 
 class Channels:
-    """Asks the processors about channels, and changes them.
-
-    Args:
-        now_ns: the time since 1970, for actions that expire.
-    """
+    """Asks the processors about channels, and changes them. ``now_ns``: the time since 1970, for actions that expire."""
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._supervisor = supervisor
@@ -130,13 +107,11 @@ class Channels:
         Pairs that close between two pages do not shift the others. A page has fewer rows than asked for if few of ``MAX_SCANNED`` pairs match.
 
         Args:
-            chosen: which pairs.
             page_size: at most so many rows, as ``rows_per_page`` takes it.
             page_token: of the page before; empty for the first.
             window_ms: for how long rates are measured; 0: not at all.
 
-        Raises:
-            InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
+        Raises InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
         """
         size, token = rows_per_page(page_size), page_token or ":"
         window_ms = window_ms or WINDOW_MS * chosen.rated
@@ -194,10 +169,8 @@ class Channels:
         raise NotFoundError("channel", format_connection_id(channel))
 
     async def top_holders(self, count: int) -> list[Holder]:
-        """The channels that hold most of the memory pool, largest first, at most ``count`` (1 to ``MAX_HOLDERS``).
-
-        Raises:
-            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer.
+        """The channels that hold most of the memory pool, largest first, at most ``count`` (1 to ``MAX_HOLDERS``). Raises InvalidArgumentError: the
+        count is out of range. UnavailableError: a processor does not answer.
         """
         if not 1 <= count <= MAX_HOLDERS:
             raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
@@ -212,7 +185,6 @@ class Channels:
 
     @property
     def actions(self) -> list[ChannelAction]:
-        """The actions that are kept, oldest first."""
         return list(self._kept.values())
 
     async def act(self, verb: ChannelVerb, channels: Sequence[int] | Filter, terms: Terms = TERMS) -> Outcome:
@@ -221,10 +193,9 @@ class Channels:
         A mute returns when no further header will be read; a close has the cause ``admin``. A throttle without rates undoes another one. Of several
         mutes, or throttles, of one pair the last one counts.
 
-        Raises:
-            NotFoundError: the only named pair does not exist. InvalidArgumentError: a standing action cannot have such a filter, or such terms.
-            FailedPreconditionError: TOO_MANY_AFFECTED, TOO_MANY_ACTIONS; nothing is changed. AbortedError: as of any change in two phases.
-            UnavailableError: processors do not answer; its metadata say which, and for how many pairs of the others the change is in force.
+        Raises NotFoundError: the only named pair does not exist. InvalidArgumentError: a standing action cannot have such a filter, or such terms;
+        FailedPreconditionError: TOO_MANY_AFFECTED, TOO_MANY_ACTIONS; nothing is changed. AbortedError: as of any change in two phases;
+        UnavailableError: processors do not answer; its metadata say which, and for how many pairs of the others the change is in force.
         """
         chosen = channels if isinstance(channels, Filter) else None
         _check(verb, chosen, terms)
@@ -296,10 +267,8 @@ class Channels:
             error.changed = Changed(None, dataclasses.replace(outcome, action=action))
 
     async def lift(self, number: int, reason: str = "deleted") -> ChannelAction:
-        """Delete an action: undo it for all pairs to which it was the last one, and for new connections.
-
-        Raises:
-            NotFoundError: no such action. Others as of ``act``; then it is kept.
+        """Delete an action: undo it for all pairs to which it was the last one, and for new connections. Raises NotFoundError: no such action. Others
+        as of ``act``; then it is kept.
         """
         action = self._kept.get(number)
         if action is None:
@@ -386,7 +355,6 @@ class Channels:
         await self._supervisor.change(lambda slot: Change(standing=edit(desired.standing)), commit, lambda: None, transaction.decide)
 
     async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, BulkCommand]], missing: list[int]) -> Outcome:
-        """Ask each processor, and wait for all answers."""
         transaction.decide()
         answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
         failures = [answer for answer in answers if isinstance(answer, UnavailableError)]
@@ -465,7 +433,6 @@ def _standing_row(action: ChannelAction, chosen: Filter) -> StandingRow:
 
 
 def _note(first: _Seen, rows: Sequence[OpenRow]) -> None:
-    """Note when rows were seen first."""
     now_ns = time.monotonic_ns()
     first.update((row["id"], (now_ns, counts_of(row))) for row in rows)
 

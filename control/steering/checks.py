@@ -27,14 +27,10 @@ from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.rows import Store, upstream_owner
 
-__all__ = ["AT_ONCE", "Checks", "probe_of"]
-
-AT_ONCE: Final = 256
-"""That many endpoints may hang, for each timeout within an interval, before they delay others."""
+AT_ONCE: Final = 256  # that many endpoints may hang, for each timeout within an interval, before they delay others
 SLACK_S: Final = 0.25
 PUBLISH_S: Final = 0.1
-LIMIT_S: Final = 60.0
-"""Without a heartbeat, beside the interval; see ``TaskMonitor.job``."""
+LIMIT_S: Final = 60.0  # without a heartbeat, beside the interval; see ``TaskMonitor.job``
 Probe = Callable[[Wire], Awaitable[None]]
 
 
@@ -82,18 +78,10 @@ class _Target:
 
 
 class Checks:
-    """The checks of all upstreams. Event loop only.
-
-    Args:
-        probe: makes the check of an upstream; for tests.
-    """
+    """The checks of all upstreams. Event loop only."""
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        log: RowLog,
-        task_monitor: TaskMonitor,
-        probe: Callable[[UpstreamConfig, CheckConfig, TlsOf], Probe] = probe_of,
+        self, supervisor: Supervisor, log: RowLog, task_monitor: TaskMonitor, probe: Callable[[UpstreamConfig, CheckConfig, TlsOf], Probe] = probe_of
     ) -> None:
         self._supervisor: Final = supervisor
         self._log: Final = log
@@ -134,7 +122,6 @@ class Checks:
                 target.task.cancel()
 
     def close(self) -> None:
-        """Check no more."""
         for targets in self._targets.values():
             self._end(targets)
         for task in (self._publisher, *(task for _, task in self._rounds.values())):

@@ -29,8 +29,6 @@ from framegate.proxy.relay.frequent import Key
 from framegate.proxy.server.messages import ClientsReply
 from framegate.proxy.server.protocol import clients_request
 
-__all__ = ["LIMIT", "LOOK_LIMIT_S", "MANY", "METERS", "STEP_S", "TOP", "Clients"]
-
 K = TypeVar("K")
 TOP: Final = 10
 LIMIT: Final = 32
@@ -45,12 +43,10 @@ METERS: Final[Mapping[ClientMeasure, str]] = {
     "held": "client.memory.usage",
     "refusals": "client.refusals",
     "logins": "client.login.failures",
-}
-"""The metric of each measure."""
+}  # the metric of each measure
 _LEAST_USED: Final[Mapping[ClientMeasure, float]] = {"bytes": 100_000.0, "frames": 100.0}
 """Per second: a client that uses less is not said to use most, whatever its share."""
-_LEAST: Final = 0.1
-"""A user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins."""
+_LEAST: Final = 0.1  # a user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins
 
 
 class _Amounts:
@@ -77,15 +73,8 @@ def _add(amounts: dict[K, int], other: Mapping[K, int], sign: int = 1) -> None:
 
 
 class Clients:
-    """Asks the processors, and ranks.
-
-    Args:
-        refusals: at accept.
-        meters: get a gauge for each ranking, with a value for each client in it and for no other.
-        now_s: of a monotonic clock.
-
-    Attributes:
-        rankings: the first ``TOP`` clients by each measure, the largest first: per second, or bytes held. It is replaced as a whole. Any thread.
+    """Asks the processors, and ranks. ``meters``: get a gauge for each ranking, with a value for each client in it and for no other. ``now_s``: of a
+    monotonic clock.
     """
 
     def __init__(self, supervisor: Supervisor, refusals: Refusals, meters: Meters, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -94,6 +83,7 @@ class Clients:
         self._now_s = now_s
         self._samples: deque[tuple[float, _Amounts]] = deque([(now_s(), _Amounts())])  # until when, and what was used; of the first only when
         self._minute = _Amounts()
+        # the first ``TOP`` clients by each measure, the largest first: per second, or bytes held. It is replaced as a whole. Any thread.
         self.rankings: Mapping[ClientMeasure, tuple[ClientRank, ...]] = dict.fromkeys(METERS, ())
         for measure, name in METERS.items():
             meters.gauges(name, functools.partial(self._values, measure))
@@ -172,13 +162,8 @@ def _common_logins(amounts: _Amounts) -> dict[Key, int]:
 
 
 def _common(listener: str, tried: dict[Key, int], by_user: dict[Key, int], by_address: dict[Key, int], total: int) -> dict[Key, int]:
-    """The same for one listener. An address, or a user, is an entry unless one user, or address, has half of its failures.
-
-    Args:
-        listener: its name.
-        tried: failed logins by user, client id and address; it is changed, as ``by_user`` is.
-        by_user, by_address: by that alone; the other texts are empty.
-        total: of all.
+    """The same for one listener. An address, or a user, is an entry unless one user, or address, has half of its failures. ``tried``: failed logins
+    by user, client id and address; it is changed, as ``by_user`` is. ``by_user``, ``by_address``: by that alone; the other texts are empty.
     """
     least = total * _LEAST
     found: dict[Key, int] = {}

@@ -31,36 +31,26 @@ from framegate.proxy.config.model import BrokersConfig, ListenerConfig, Upstream
 from framegate.proxy.errors import ProxyError
 from framegate.proxy.server.messages import AdvertisedRow, BrokerRow, Change, ClusterRow
 
-__all__ = ["PACE", "Cluster", "Pace", "advertised", "ask_any"]
-
-AT_ONCE: Final = 3
-"""Addresses that are asked at the same time; the first answer counts, so a silent broker delays nothing."""
-MOST_ASKED: Final = 6
-"""Bootstrap servers, and known brokers, that are asked in one look."""
+AT_ONCE: Final = 3  # Addresses that are asked at the same time; the first answer counts, so a silent broker delays nothing
+MOST_ASKED: Final = 6  # Bootstrap servers, and known brokers, that are asked in one look
 LOOK_LIMIT_S: Final = 30.0
-_SHOWN: Final = 20
-"""Brokers without a port that a row names."""
+_SHOWN: Final = 20  # Brokers without a port that a row names
 Wire = list[Any]
-Ask = Callable[[Wire], Awaitable[dict[int, Broker]]]
-"""Ask one address for the brokers; errors as of ``ask_brokers``."""
-Down = Mapping[int, Mapping[str, str]]
-"""Addresses that processors leave out, and why, by node id."""
+Ask = Callable[[Wire], Awaitable[dict[int, Broker]]]  # Ask one address for the brokers; errors as of ``ask_brokers``
+Down = Mapping[int, Mapping[str, str]]  # Addresses that processors leave out, and why, by node id
 
 
 class Pace(NamedTuple):
-    """Seconds.
+    """Seconds."""
 
-    Attributes:
-        look_s, resolve_s: between looks, and between look-ups of names.
-        pause_s, most_pause_s: least and greatest pause after a look, whoever wants the next one.
-        missing_s: how long lists lack a broker until it has left. Each broker answers with the list that it knows: for a while after a change some
-            still answer with the old one.
-    """
-
+    # look_s, resolve_s: between looks, and between look-ups of names
     look_s: float = 60.0
     resolve_s: float = 30.0
+    # pause_s, most_pause_s: least and greatest pause after a look, whoever wants the next one
     pause_s: float = 1.0
     most_pause_s: float = 10.0
+    # how long lists lack a broker until it has left. Each broker answers with the list that it knows: for a while after a change some still answer
+    # with the old one.
     missing_s: float = 5.0
 
 
@@ -68,10 +58,8 @@ PACE: Final = Pace()
 
 
 async def ask_any(addresses: Iterable[Wire], ask: Ask) -> dict[int, Broker]:
-    """The first answer of several addresses, a few of which are asked at once; the others are cancelled.
-
-    Raises:
-        OSError, EOFError, ProxyError, ValueError: the last error, since none answered; LoginNeededError at once, since the others want one, too.
+    """The first answer of several addresses, a few of which are asked at once; the others are cancelled. Raises OSError, EOFError, ProxyError,
+    ValueError: the last error, since none answered; LoginNeededError at once, since the others want one, too.
     """
     waiting = iter(addresses)
     asked: set[asyncio.Task[dict[int, Broker]]] = set()
@@ -119,16 +107,8 @@ def _ports(listener: str, config: BrokersConfig, before: "Cluster | None") -> Br
 
 
 class Cluster:
-    """One upstream with ``kafka`` and the listeners in front of it. Event loop only.
-
-    Args:
-        ask: how an address is asked; None: framegate has no login of its own there, and takes the lists that pass in answers.
-        before: of the same name, with another configuration.
-
-    Attributes:
-        brokers: in force, by node id.
-        looked: set after the first look, whatever came of it.
-        error: why the last look failed; empty: it did not.
+    """One upstream with ``kafka`` and the listeners in front of it. Event loop only. ``ask``: how an address is asked; None: framegate has no login
+    of its own there, and takes the lists that pass in answers.
     """
 
     def __init__(
@@ -145,9 +125,9 @@ class Cluster:
         self.name: Final = upstream.name
         self.upstream: Final = upstream
         self.listeners: Final = listeners
-        self.brokers: dict[int, Broker] = {} if before is None else before.brokers
-        self.looked: Final = asyncio.Event()
-        self.error = ""
+        self.brokers: dict[int, Broker] = {} if before is None else before.brokers  # in force, by node id
+        self.looked: Final = asyncio.Event()  # set after the first look, whatever came of it
+        self.error = ""  # why the last look failed; empty: it did not
         self._supervisor: Final = supervisor
         self._acceptor: Final = acceptor
         self._log: Final = log

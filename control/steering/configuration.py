@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.identity import StagedIdentity
     from framegate.control.telemetry.export import Export, StagedExport
 
-__all__ = ["Applied", "Configuration"]
-
 T = TypeVar("T")
 SETTLE_S: Final = 1.0
 SETTLE_LIMIT_S: Final = 120.0
@@ -78,25 +76,15 @@ class _ChangedError(Exception):
 
 
 class _Staged(NamedTuple):
-    """What a configuration needs, beside what is in force.
+    """What a configuration needs, beside what is in force."""
 
-    Attributes:
-        listeners: all of them.
-        found: addresses of upstreams that are new, or have other endpoints.
-        stores: certificates of sections that are new, or other ones.
-        identity: what authentication needs; None: there is none.
-        handlers: slots of handler processes that take the place of all others; None: the present ones stay.
-        revoked: users and certificates whose connections are to end, by listener.
-        export: what telemetry needs; None: it stays as it is.
-    """
-
-    listeners: dict[str, Listening]
-    found: dict[str, Resolution]
-    stores: dict[str, Store]
-    identity: "StagedIdentity | None"
-    handlers: set[int] | None
-    revoked: dict[str, RevokedRow]
-    export: "StagedExport | None" = None
+    listeners: dict[str, Listening]  # all of them
+    found: dict[str, Resolution]  # addresses of upstreams that are new, or have other endpoints
+    stores: dict[str, Store]  # certificates of sections that are new, or other ones
+    identity: "StagedIdentity | None"  # what authentication needs; None: there is none
+    handlers: set[int] | None  # slots of handler processes that take the place of all others; None: the present ones stay
+    revoked: dict[str, RevokedRow]  # users and certificates whose connections are to end, by listener
+    export: "StagedExport | None" = None  # what telemetry needs; None: it stays as it is
 
     @property
     def endpoints(self) -> Endpoints:
@@ -157,7 +145,6 @@ class Configuration:
         self._settler = task_monitor.repeat("configuration", self._settle, SETTLE_S, SETTLE_LIMIT_S)
 
     def close(self) -> None:
-        """End the background task."""
         self._settler.cancel()
 
     @property
@@ -373,7 +360,6 @@ class Configuration:
         return await self._supervisor.handlers.stage(after)
 
     async def _release(self, staged: _Staged) -> None:
-        """Take back what was staged."""
         if staged.export is not None and self._export is not None:
             self._export.release(staged.export)
         if staged.handlers is not None and self._supervisor.handlers is not None:
@@ -487,5 +473,4 @@ def _handling(config: ProxyConfig) -> tuple[object, ...]:
 
 
 def _those(values: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
-    """The values of these names that there are."""
     return {name: values[name] for name in names if name in values}

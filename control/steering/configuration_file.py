@@ -26,30 +26,19 @@ from framegate.control.steering.pool import Pool
 from framegate.control.steering.rows import Audit
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["KIND", "By", "ConfigurationFile", "refusal_text"]
-
 KIND: Final = "configuration"
-By = Literal["call", "signal", "watch"]
-"""Who has a configuration applied."""
+By = Literal["call", "signal", "watch"]  # Who has a configuration applied
 _METHOD: Final = "framegate.control.v1.ConfigurationService/ApplyConfiguration"
-_SHOWN: Final = 20
-"""Paths or faults in a row."""
+_SHOWN: Final = 20  # Paths or faults in a row
 
 
 class ConfigurationFile(Reloader):
     """The file, and the configuration in force beside it.
 
     Args:
-        loaded: from the file, at the start.
-        configuration: applies.
-        in_force: returns the configuration that is in force.
         pool: knows which of its values the container decides.
         ask: a question of the validator process (``framegate.control.configuration.child.load_row``).
         audit: gets a row of each change that no call asks for; those of calls have theirs.
-
-    Attributes:
-        path: of the file, absolute.
-        config: what the file held when it was loaded last.
     """
 
     def __init__(
@@ -64,8 +53,8 @@ class ConfigurationFile(Reloader):
         events: Bus,
         meters: Meters,
     ) -> None:
-        self.path: Final = loaded.path
-        self.config = loaded.config
+        self.path: Final = loaded.path  # of the file, absolute
+        self.config = loaded.config  # what the file held when it was loaded last
         self._configuration = configuration
         self._in_force = in_force
         self._pool = pool
@@ -133,13 +122,9 @@ class ConfigurationFile(Reloader):
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
     async def load(self, text: str | None = None, *, local: bool = True) -> Loaded:
-        """What is in the file, or would be with a text.
-
-        Args:
-            local: a text may name anything of this machine; otherwise only what the configuration in force, or the file, names of it.
-
-        Raises:
-            ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader failed (READER_FAILED).
+        """What is in the file, or would be with a text. ``local``: a text may name anything of this machine; otherwise only what the configuration in
+        force, or the file, names of it. Raises ConfigurationError: with every fault. DeniedError: the text names more. UnavailableError: its reader
+        failed (READER_FAILED).
         """
         named = None if local or text is None else sorted(named_here(self.config) | named_here(self._in_force()))
         try:
@@ -157,12 +142,9 @@ class ConfigurationFile(Reloader):
         Args:
             text: applied instead of the file, which stays what ``by_hand`` compares with; None: the file.
             etag: that of the configuration that the caller has seen; empty: replace any.
-            by: who wants it.
-            local: as of ``load``.
             validate_only: only check.
 
-        Raises:
-            ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
+        Raises ConfigurationError: with every fault. Otherwise as of ``load`` and ``Configuration.apply``.
         """
         async with self._lock:
             loaded = await self.load(text, local=local)
@@ -226,7 +208,6 @@ class ConfigurationFile(Reloader):
             return loaded, await self._apply(loaded, "", "watch", of_file=True)
 
     async def _audited(self, who: str, work: Callable[[], Awaitable[tuple[Loaded, Applied]]]) -> tuple[Loaded, Applied]:
-        """Apply the file, with an audit row as that of a call."""
         place = await self._audit.reserve()
         row: Row = {"event": "audit", "who": who, "role": "admin", "method": _METHOD, "request": {"file": self.path}}
         applied: Any = None

@@ -22,8 +22,6 @@ from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.config.key import keys
 from framegate.proxy.config.model import DrainAccept, DrainConfig
 
-__all__ = ["Drain"]
-
 
 class Drain:
     """Drains. It may be called again; a drain cannot be taken back."""
@@ -65,10 +63,8 @@ class Drain:
             timeout_ms: None means the configured one.
             wait: return when no pair is open, otherwise as soon as every processor drains.
             accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which need an end.
-            by, reason: the caller and its reason, for the rows.
 
-        Raises:
-            InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
+        Raises InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
         """
         config = self._supervisor.desired.config.drain
         ends = wait or timeout_ms is not None

@@ -24,17 +24,12 @@ from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.network.connection_id import format_connection_id, slot_of
 from framegate.proxy.server.rows import EndpointRow, OpenRow
 
-__all__ = ["SHOWN", "SLOW_NS", "UNSENT", "Explanation", "Explanations", "Kind", "Wait"]
-
 Kind = Literal[
     "operator", "client", "endpoint", "answer", "memory", "quota", "handler", "tap", "drain", "handshake", "connect", "failed_endpoint", "accept"
 ]  # fmt: skip
-SHOWN: Final = 5
-"""Channels that a wait names."""
-SLOW_NS: Final = 1_000_000_000
-"""A request without an answer is a wait from this age on."""
-UNSENT: Final = 64 * 1024
-"""Bytes: less than this is on its way to a peer that reads."""
+SHOWN: Final = 5  # Channels that a wait names
+SLOW_NS: Final = 1_000_000_000  # a request without an answer is a wait from this age on
+UNSENT: Final = 64 * 1024  # Bytes: less than this is on its way to a peer that reads
 HOLDERS: Final = 3
 _CAUSES: Final[Mapping[str, Kind]] = {
     "admin": "operator", "memory": "memory", "throttle": "quota", "handler": "handler", "tap": "tap", "drain": "drain"
@@ -50,19 +45,15 @@ class Wait(NamedTuple):
 
     Attributes:
         side: that holds them up: ``downstream``, ``upstream`` or ``internal``.
-        since_ns: since when the first of them waits, since 1970; 0: not known.
-        endpoint: that they wait for; empty: none.
-        waiting: how many channels wait; ``channels``: the ids of at most ``SHOWN``, those with most bytes first.
-        unsent: bytes that the peer has not taken; ``held``: of the memory pool. Of all these channels.
     """
 
     kind: Kind
     text: str
-    since_ns: int = 0
-    endpoint: str = ""
-    waiting: int = 0
+    since_ns: int = 0  # since when the first of them waits, since 1970; 0: not known
+    endpoint: str = ""  # that they wait for; empty: none
+    waiting: int = 0  # how many channels wait; ``channels``: the ids of at most ``SHOWN``, those with most bytes first
     channels: tuple[int, ...] = ()
-    unsent: int = 0
+    unsent: int = 0  # bytes that the peer has not taken; ``held``: of the memory pool. Of all these channels.
     held: int = 0
 
     @property
@@ -349,8 +340,7 @@ _TEXTS: Final[Mapping[Kind, Callable[[_Facts, _Group, list[OpenRow]], str]]] = {
     "drain": lambda facts, group, rows: f"framegate drains; {facts.not_read(group, rows)}",
     "handshake": lambda facts, group, rows: f"{_clients(group, rows)} {_has(group)} not completed the TLS handshake or the login{facts.age(group)}",
     "connect": _connect,
-}
-"""The sentence of each kind, in the order of the answer: operators, peers, then framegate's own bounds."""
+}  # the sentence of each kind, in the order of the answer: operators, peers, then framegate's own bounds
 
 
 def _failed(row: EndpointRow, now_ns: int) -> Wait:

@@ -26,27 +26,8 @@ from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
-__all__ = [
-    "CLOSED_FIELDS",
-    "FIELDS",
-    "MAX_COMPARISONS",
-    "MAX_LENGTH",
-    "STANDING",
-    "ClosedLook",
-    "Comparison",
-    "Counts",
-    "Field",
-    "Filter",
-    "Look",
-    "Order",
-    "Rates",
-    "counts_of",
-    "rates_between",
-]
-
 L = TypeVar("L")
-MAX_LENGTH: Final = 1_000
-"""Characters of a filter."""
+MAX_LENGTH: Final = 1_000  # Characters of a filter
 MAX_COMPARISONS: Final = 16
 NONE: Final = "none"
 NS_PER_MS: Final = 1_000_000
@@ -62,8 +43,7 @@ class Rates(NamedTuple):
     response_frames: float
 
 
-Counts = tuple[int, int, int, int]
-"""Of a channel: bytes of requests and responses, then frames."""
+Counts = tuple[int, int, int, int]  # of a channel: bytes of requests and responses, then frames
 
 
 def counts_of(row: OpenRow) -> Counts:
@@ -79,17 +59,11 @@ def rates_between(before: Counts, after: Counts, lasted_ns: int) -> Rates:
 
 
 class Look(NamedTuple):
-    """A channel as it was at a time.
+    """A channel as it was at a time."""
 
-    Attributes:
-        row: of the processor.
-        now_ns: that time, since 1970.
-        rates: None: not measured.
-    """
-
-    row: OpenRow
-    now_ns: int
-    rates: Rates | None = None
+    row: OpenRow  # of the processor
+    now_ns: int  # that time, since 1970
+    rates: Rates | None = None  # None: not measured
 
 
 class ClosedLook(NamedTuple):
@@ -165,10 +139,8 @@ CLOSED_FIELDS: Final[dict[str, Field]] = {
     "closed": Field("time", _since("closed_ns")),
     "lost": Field("size", _count("lost", "bytes")),
     **{name: FIELDS[name] for name in ("request_bytes", "response_bytes", "request_frames", "response_frames")},
-}
-"""``state`` is the last one, ``age`` that at the end; what is not known of a channel whose processor died counts as 0."""
-STANDING: Final = ("listener", "address", "principal", "client_id")
-"""The fields that are known of a new connection, with ``=`` and ``!=``."""
+}  # ``state`` is the last one, ``age`` that at the end; what is not known of a channel whose processor died counts as 0
+STANDING: Final = ("listener", "address", "principal", "client_id")  # the fields that are known of a new connection, with ``=`` and ``!=``
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le
 }  # fmt: skip
@@ -220,27 +192,15 @@ class Comparison:
 
 
 class Filter:
-    """A filter, made from its text.
-
-    Args:
-        text: see the module; empty: all channels match.
-        field: the name of the request's field, for errors.
-        fields: that comparisons can name; those of channels, unless others are given.
-
-    Attributes:
-        text: with single spaces between the comparisons.
-        comparisons: in order.
-        rated: whether a comparison needs ``Look.rates``.
-
-    Raises:
-        InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
+    """A filter, made from its text. ``text``: see the module; empty: all channels match. ``fields``: that comparisons can name; those of channels,
+    unless others are given. Raises InvalidArgumentError: says at which character it cannot be read, and what is allowed there.
     """
 
     def __init__(self, text: str = "", field: str = "filter", fields: Mapping[str, Field] = FIELDS) -> None:
         if len(text) > MAX_LENGTH:
             raise InvalidArgumentError([Violation(field, f"must have at most {MAX_LENGTH} characters, not {len(text)}")])
-        self.comparisons: tuple[Comparison, ...] = ()
-        self.rated = False
+        self.comparisons: tuple[Comparison, ...] = ()  # in order
+        self.rated = False  # whether a comparison needs ``Look.rates``
         self._fields = fields
         self._tests: list[Callable[[Any], bool]] = []
         words: list[str] = []
@@ -256,7 +216,7 @@ class Filter:
                 raise InvalidArgumentError([Violation(field, f"character {position + 1}: {error}")]) from error
             words.append(matched[0])
             position = matched.end()
-        self.text = " ".join(words)
+        self.text = " ".join(words)  # with single spaces between the comparisons
 
     def _add(self, name: str, op: str, value: str) -> None:
         if name not in self._fields:
@@ -271,7 +231,6 @@ class Filter:
         self.rated |= self._fields[name].rated
 
     def matches(self, look: Any) -> bool:
-        """Whether all comparisons hold."""
         return all(test(look) for test in self._tests)
 
     @property
@@ -283,9 +242,7 @@ class Filter:
 
 class Order:
     """The order of a list, as in ``bytes_rate desc``: a field, and ``desc`` for the largest first; of two that are equal the one that came before.
-
-    Raises:
-        InvalidArgumentError: there is no such order.
+    Raises InvalidArgumentError: there is no such order.
     """
 
     def __init__(self, text: str, fields: Mapping[str, Field] = FIELDS) -> None:
@@ -297,5 +254,4 @@ class Order:
         self._descends = way == "desc"
 
     def first(self, looks: Sequence[L], size: int) -> list[L]:
-        """The first ones."""
         return (heapq.nlargest if self._descends else heapq.nsmallest)(size, looks, key=self._read)

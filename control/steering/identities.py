@@ -15,18 +15,12 @@ if TYPE_CHECKING:
     from framegate.control.fleet.identity import Identity, StagedIdentity
     from framegate.control.rotation.identity_files import IdentityFiles
 
-__all__ = ["Identities"]
-
 
 class Identities:
-    """Event loop only.
-
-    Attributes:
-        identity: the auth worker pool and its files; None: no listener or upstream uses SASL, or has used it.
-    """
+    """Event loop only."""
 
     def __init__(self, supervisor: Supervisor, rotation: Rotation, meters: Meters, log: RowLog, task_monitor: TaskMonitor) -> None:
-        self.identity: Identity | None = None
+        self.identity: Identity | None = None  # the auth worker pool and its files; None: no listener or upstream uses SASL, or has used it
         self._files: IdentityFiles | None = None
         self._supervisor = supervisor
         self._rotation = rotation
@@ -65,6 +59,5 @@ class Identities:
             self._files.follow(staged.contents, self._rotation)
 
     async def stop(self) -> None:
-        """Stop the worker pool, if there is one."""
         if self.identity is not None:
             await self.identity.stop()

@@ -5,12 +5,13 @@ A change goes to every processor in two phases (``control.fleet.two_phases``), a
 
 import asyncio
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.configuration.limit_rules import limit_faults, listener_limit_faults
-from framegate.control.errors import InvalidArgumentError, UnavailableError, Violation
+from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -19,16 +20,13 @@ from framegate.control.steering.listeners import find_listener, with_listener
 from framegate.control.steering.pool import Pool, too_small
 from framegate.control.steering.transactions import Changed, Part, Transactions, replaced
 from framegate.proxy.config.limits import LimitsConfig, ListenerLimits, limits_in_force
-from framegate.proxy.config.model import ListenerConfig, ProxyConfig, receive_sizes, whole_request
+from framegate.proxy.config.model import KafkaRules, ListenerConfig, ProxyConfig, receive_sizes, whole_request
 from framegate.proxy.server.protocol import evict_request
-
-__all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
 
 EVICTION_INTERVAL_S: Final = 0.25
 EVICTION_LIMIT_S: Final = 30.0
 _PATIENCE_MS: Final = 5_000
-_AT_ONCE: Final = 1_000
-"""Connections of one processor in one call; the rest follows in the next one."""
+_AT_ONCE: Final = 1_000  # Connections of one processor in one call; the rest follows in the next one
 T = TypeVar("T")
 
 
@@ -78,9 +76,8 @@ class Limits:
         return await self._update(part, edit, etag, validate_only=validate_only)
 
     async def change_node(self, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[LimitsConfig]:
-        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
-        ``changes``: by the
-        name of ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
+        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames. ``changes``: by the name of
+        ``LimitsConfig``'s field, of ``per_address`` a mapping. Raises InvalidArgumentError: networks that are not valid; others as
         ``Transactions.update``.
         """
 
@@ -91,12 +88,7 @@ class Limits:
                 raise InvalidArgumentError([Violation(*fault) for fault in faults])
             return after
 
-        part = Part(
-            "node limits",
-            self._config.node,
-            lambda config: config.limits,
-            lambda config, limits: dataclasses.replace(config, limits=limits),
-        )
+        part = Part("node limits", self._config.node, lambda config: config.limits, lambda config, limits: dataclasses.replace(config, limits=limits))
         return await self._update(part, edit, etag, validate_only=validate_only)
 
     async def _update(self, part: Part[T], edit: Callable[[T], T], etag: str, *, validate_only: bool) -> Changed[T]:
@@ -121,10 +113,9 @@ def _fields(limits: ListenerLimits) -> dict[str, Any]:
 
 
 class Eviction:
-    """Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener.
-
-    That happens when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each
-    processor closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
+    """Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener. That happens
+    when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each processor
+    closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
     """
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog) -> None:
@@ -176,3 +167,44 @@ def parts(excess: int, counts: dict[Processor, int]) -> dict[Processor, int]:
         left -= found[processor]
         total -= count
     return found
+
+
+class RulesAboutKafka:
+    """Shows and changes them."""
+
+    def __init__(self, supervisor: Supervisor, transactions: Transactions) -> None:
+        self._supervisor = supervisor
+        self._transactions = transactions
+
+    def get(self, listener: str) -> KafkaRules:
+        """The rules in force of a listener. Raises NotFoundError, or FailedPreconditionError (NO_KAFKA_RULES): it has no section ``kafka``."""
+        return _rules_of(self._supervisor.desired.config, listener)
+
+    async def change(self, listener: str, changes: Mapping[str, Any], etag: str = "", *, validate_only: bool = False) -> Changed[KafkaRules]:
+        """Change ``report_only``, ``rules`` or both, for the next requests. Raises the errors of ``get``; InvalidArgumentError: rules that are not
+        valid, with fields as in ``rules[0].deny[1]``; others as ``Transactions.update``.
+        """
+        validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.kafka_rules")  # with the reader of YAML
+
+        def edit(before: KafkaRules) -> KafkaRules:
+            after = replaced(before, changes)
+            faults = validation.kafka_rule_faults(after)
+            if faults:
+                raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
+            return after
+
+        part = Part(
+            "rules about Kafka",
+            listener,
+            lambda config: _rules_of(config, listener),
+            lambda config, rules: with_listener(config, dataclasses.replace(find_listener(config, listener), kafka=rules)),
+        )
+        return await self._transactions.update(self._supervisor, part, edit, etag, validate_only=validate_only)
+
+
+def _rules_of(config: ProxyConfig, listener: str) -> KafkaRules:
+    rules = find_listener(config, listener).kafka
+    if rules is None:
+        text = f"the listener {listener} has no section `kafka`: add it, perhaps without rules, and restart"
+        raise FailedPreconditionError(text, reason="NO_KAFKA_RULES", listener=listener)
+    return rules

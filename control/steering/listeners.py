@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import typing
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,9 +18,7 @@ from framegate.control.status import ListenerStatus, UpstreamStatus
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 from framegate.proxy.server.messages import Change, Endpoints
 from framegate.proxy.server.protocol import upstreams_request
-from framegate.proxy.server.rows import EndpointRow, EndpointState
-
-__all__ = ["Listeners", "Upstreams", "endpoint_rows", "find_listener"]
+from framegate.proxy.server.rows import EndpointRow, EndpointState, RefusedFrameRow
 
 _STATES: Final = typing.get_args(EndpointState)
 
@@ -51,12 +50,10 @@ class Listeners:
         self._acceptor = acceptor
 
     def statuses(self) -> list[ListenerStatus]:
-        """Every listener, in the configuration's order."""
         self._supervisor.connections.count_handed()
         return [self._status(name) for name in self._acceptor.listeners]
 
     def connections(self) -> int:
-        """The number of open connections of all listeners."""
         self._supervisor.connections.count_handed()
         return self._acceptor.open
 
@@ -104,7 +101,6 @@ class Upstreams:
         ]
 
     async def _states(self) -> dict[str, tuple[EndpointRow, ...]]:
-        """Every endpoint by upstream."""
         found: dict[str, dict[tuple[str, int | None], list[EndpointRow]]] = {}
         for rows in await endpoint_rows(self._supervisor):
             for row in rows:
@@ -144,3 +140,27 @@ def _joined(rows: Sequence[EndpointRow]) -> EndpointRow:
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
     """Endpoints without their order, since name servers rotate their answers."""
     return {name: {tuple(item) for item in rows} for name, rows in endpoints.items()}
+
+
+KEPT: Final = 100  # of each listener
+
+
+class RefusedFrames:
+    """Keeps the rows that processors report. Event loop only."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._kept: dict[str, deque[RefusedFrameRow]] = {}
+        supervisor.on_refused = self.note
+
+    def note(self, row: RefusedFrameRow) -> None:
+        """Keep a row; the oldest of its listener, and those of listeners that were removed, are dropped."""
+        if row["listener"] not in self._kept:
+            names = {item.name for item in self._supervisor.desired.config.listeners}
+            self._kept = {name: rows for name, rows in self._kept.items() if name in names}
+        self._kept.setdefault(row["listener"], deque(maxlen=KEPT)).append(row)
+
+    def latest(self, listener: str) -> list[RefusedFrameRow]:
+        """The rows of a listener, the latest first. Raises NotFoundError."""
+        find_listener(self._supervisor.desired.config, listener)
+        return list(reversed(self._kept.get(listener, ())))

@@ -30,8 +30,6 @@ from framegate.proxy.cells import MEMORY_KINDS, CellReader
 from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig, largest_whole
 from framegate.proxy.server.messages import Change
 
-__all__ = ["Need", "Pool", "Sample", "divided", "equal_shares", "moved_shares", "too_small"]
-
 BALANCE_INTERVAL_S: Final = 5.0
 BALANCE_LIMIT_S: Final = 120.0
 STEP: Final = 64 * 1024
@@ -57,10 +55,8 @@ def too_small(share: int, largest: int) -> FailedPreconditionError:
 
 def divided(size: int, staying: Sequence[int], leaving: Sequence[int], largest: int) -> dict[int, int]:
     """The memory pool divided over the slots, in equal shares. Processors that leave have shares until they have drained, for frames still pass
-    there: if these would be too small for the largest frame, every processor has so much, together more than the pool for that time.
-
-    Raises:
-        FailedPreconditionError: a share would be too small without those that leave.
+    there: if these would be too small for the largest frame, every processor has so much, together more than the pool for that time. Raises
+    FailedPreconditionError: a share would be too small without those that leave.
     """
     if size // len(staying) < largest:
         raise too_small(size // len(staying), largest)
@@ -82,7 +78,6 @@ def moved_shares(shares: Mapping[int, int], usage: Mapping[int, int], needy: Set
     Args:
         shares: bytes by slot.
         usage: bytes in use by slot.
-        needy: slots whose reads had to wait.
         floor: the largest frame; no share may be smaller.
     """
     gifts = {slot: _spare(share, usage[slot], floor) for slot, share in shares.items() if slot not in needy}
@@ -132,29 +127,23 @@ def _share(slot: int, share: int, reader: CellReader) -> PoolShare:
 
 
 class Pool:
-    """Changes the size and the number of processors, and balances the shares.
-
-    Attributes:
-        draining: the proxy drains; the number of processors does not change any more.
-        size_origin, processors_origin: who decides the pool's size, and the number of processors.
-        scaling: held while the shares or the number of processors change.
-    """
+    """Changes the size and the number of processors, and balances the shares."""
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, log: RowLog, task_monitor: TaskMonitor) -> None:
-        self.draining = False
+        self.draining = False  # the proxy drains; the number of processors does not change any more
+        # size_origin, processors_origin: who decides the pool's size, and the number of processors
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
         self._supervisor = supervisor
         self._transactions = transactions
         self._log = log
         self._task_monitor = task_monitor
-        self.scaling: Final = asyncio.Lock()
+        self.scaling: Final = asyncio.Lock()  # held while the shares or the number of processors change
         self._removals: set[asyncio.Task[None]] = set()
         self._need = Need()
         self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
 
     def close(self) -> None:
-        """End the balancer and what it looks after."""
         for task in (self._balancer, *self._removals):
             task.cancel()
 
@@ -187,11 +176,9 @@ class Pool:
         return () if share == self._size else (f"the processors have {format_size(share)} of the memory pool of {format_size(self._size)}",)
 
     def least_share(self) -> int:
-        """The smallest share."""
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
-        """Size, usage and shares of the memory pool."""
         wanted = set(self.wanted_slots())
         shares = [
             _share(slot, self._desired.shares[slot] if slot in wanted else 0, reader)
@@ -356,13 +343,8 @@ class Pool:
 
     async def start_more(self, count: int) -> list[int]:
         """Start processors until there are so many. They take no connections, and have no part of the pool, before ``settle_more``, which is called
-        in any case. While ``scaling`` is held.
-
-        Returns:
-            Their slots.
-
-        Raises:
-            UnavailableError: one could not start; none is added. FailedPreconditionError: too many others still drain.
+        in any case. While ``scaling`` is held. Returns: Their slots. Raises UnavailableError: one could not start; none is added.
+        FailedPreconditionError: too many others still drain.
         """
         free = [number for number in range(MAX_PROCESSORS) if number not in self._supervisor.slots]
         more = free[: max(0, count - len(self.lasting_slots()))]
@@ -391,10 +373,8 @@ class Pool:
         self._desired.shares = {slot: share for slot, share in self._desired.shares.items() if slot not in slots}
 
     def shrink(self, count: int) -> asyncio.Task[None]:
-        """Let the last processors take no more connections, so that so many stay; they drain, and are removed, in the background.
-
-        Returns:
-            Ends when they are gone, and their memory is divided. Raises UnavailableError: it could not be divided yet (SHARES_PENDING).
+        """Let the last processors take no more connections, so that so many stay; they drain, and are removed, in the background. Returns: Ends when
+        they are gone, and their memory is divided. Raises UnavailableError: it could not be divided yet (SHARES_PENDING).
         """
         return self._remove(self.lasting_slots()[count:])
 

@@ -17,20 +17,15 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.proxy.server.messages import PartsCommand
 from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel
 
-__all__ = ["INTERVAL_S", "WHOLE", "Demand", "RateKey", "Rates", "divided"]
-
-WHOLE: Final = 1_000_000
-"""Millionths of a rate."""
+WHOLE: Final = 1_000_000  # Millionths of a rate
 INTERVAL_S: Final = 0.2
 LIMIT_S: Final = 30.0
 STEPS: Final = 2
 """A call moves a part by this fraction of the difference. Otherwise the parts of several rates of the same connections would oscillate."""
-NEAR: Final = 2_000
-"""A difference to the wanted part below this is not sent."""
+NEAR: Final = 2_000  # a difference to the wanted part below this is not sent
 AS_DEFAULT: Final = -1
 HEADROOM: Final = 1.05
-ONE: Final = 1000
-"""The unit of ``Demand.waiting``: one connection."""
+ONE: Final = 1000  # the unit of ``Demand.waiting``: one connection
 FLOOR: Final = 5_000
 """The least part, for a processor that uses none of a rate, so that its first connections can begin before control has their demand."""
 
@@ -95,7 +90,6 @@ class Rates:
         self._defaults = dict.fromkeys(running, default)
 
     def _forget_ended(self) -> None:
-        """Remove the demand of processors that have ended."""
         left = {key: {each: demand for each, demand in demands.items() if each in self._alive} for key, demands in self._demands.items()}
         self._demands = {key: demands for key, demands in left.items() if demands}
 
@@ -123,9 +117,7 @@ def divided(whole: int, asked: Sequence[Demand]) -> list[int]:
     A processor without waiting connections gets what it uses and a little more; the others share the rest in proportion to their waiting connections.
     So all connections that wait get about the same, in whatever processor they are. If none waits, the rest is divided equally.
 
-    Args:
-        whole: millionths to divide.
-        asked: the demand of each processor, at least one.
+    ``whole``: millionths to divide. ``asked``: the demand of each processor, at least one.
     """
     weights = [max(each.wanting, ONE) for each in asked]
     needs = [whole if each.waiting else max(int(each.used * HEADROOM), FLOOR) for each in asked]

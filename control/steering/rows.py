@@ -17,27 +17,18 @@ from framegate.control.steering.transactions import Changed, etag_of, replaced
 from framegate.proxy.config.log import LogLevel, OnAuditFailure
 from framegate.proxy.server.protocol import access_request
 
-__all__ = ["AccessRows", "Audit", "LogRows", "Place", "interval_s", "log_etag"]
-
-PAGE: Final = 100
-"""Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control."""
+PAGE: Final = 100  # Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control
 REST_S: Final = 0.01
 ANSWER_MS: Final = 1_000
 ACCESS_LIMIT_S: Final = 300.0
 
 
 class Place(NamedTuple):
-    """Where the audit row of a change will go.
+    """Where the audit row of a change will go."""
 
-    Attributes:
-        kept: a place in the log is reserved.
-        room: there is room for it in the file.
-        blocked: why the row is written later; None: it is written before the answer.
-    """
-
-    kept: bool = True
-    room: bool = False
-    blocked: UnavailableError | None = None
+    kept: bool = True  # a place in the log is reserved
+    room: bool = False  # there is room for it in the file
+    blocked: UnavailableError | None = None  # why the row is written later; None: it is written before the answer
 
 
 class Audit:
@@ -57,13 +48,9 @@ class Audit:
         self._meters = meters
 
     async def reserve(self, *, urgent: bool = False) -> Place:
-        """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not.
-
-        Args:
-            urgent: the change must not wait for its row.
-
-        Raises:
-            UnavailableError: the row cannot be written, and such changes are refused; the change must not be made.
+        """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not. ``urgent``: the
+        change must not wait for its row. Raises UnavailableError: the row cannot be written, and such changes are refused; the change must not be
+        made.
         """
         kept = self._log.reserve()
         if self._file is not None:
@@ -128,7 +115,6 @@ class LogRows:
         self._log = log
 
     def status(self) -> LogStatus:
-        """The levels in force."""
         levels = self._log.levels
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
@@ -147,7 +133,6 @@ class LogRows:
         return Changed(before, after)
 
     def set_level(self, level: LogLevel) -> None:
-        """Change the level alone."""
         self._log.levels.level = level
         desired = self._supervisor.desired
         desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=level))
@@ -175,9 +160,7 @@ class AccessRows:
     continues later from there. A page whose answer came too late is written twice. The rows come as a notice, in order with those of connections that
     open and close.
 
-    Args:
-        every_ms: the time between two rows of a connection, at least 1.
-        now_ns: the clock of the connections' beginnings.
+    ``every_ms``: the time between two rows of a connection, at least 1.
     """
 
     def __init__(self, supervisor: Supervisor, every_ms: int, log: RowLog, now_ns: Callable[[], int] = time.monotonic_ns) -> None:

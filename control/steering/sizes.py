@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 from framegate.proxy.cells import LISTENER, CellReader
 from framegate.proxy.cells.metric import SIZE_BOUNDS
 
-__all__ = ["EVERY_S", "KEPT_S", "Forecast", "Sizes"]
-
 KEPT_S: Final = 900.0
 EVERY_S: Final = 15.0
 _METRIC: Final = "framegate.frame.size"
@@ -32,12 +30,7 @@ class Forecast(NamedTuple):
 
 
 class Sizes:
-    """Keeps counts by size of each listener. Event loop only.
-
-    Args:
-        readers: returns the cells of all slots.
-        clock_s: monotonic.
-    """
+    """Keeps counts by size of each listener. Event loop only. ``clock_s``: monotonic."""
 
     def __init__(self, readers: Callable[[], Sequence[tuple[int, CellReader]]], clock_s: Callable[[], float] = time.monotonic) -> None:
         self._readers = readers

@@ -20,11 +20,8 @@ from framegate.control.steering.pool import Pool
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, largest_whole
 
-__all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
-
 LOOK_S: Final = 2.0
-RETRY_LOOKS: Final = 15
-"""A refused change is tried again after this many looks."""
+RETRY_LOOKS: Final = 15  # a refused change is tried again after this many looks
 LIMIT_S: Final = 30.0
 
 
@@ -38,13 +35,7 @@ class Chosen:
 
 
 class Sizing:
-    """Looks at the container, and changes the pool.
-
-    Args:
-        pool: its origins say which values follow.
-        config: returns the configuration in force.
-        look: returns what the container allows now.
-    """
+    """Looks at the container, and changes the pool."""
 
     def __init__(
         self,

@@ -16,19 +16,11 @@ from framegate.proxy.cells import CellReader
 from framegate.proxy.cells.metrics import LISTENER, PROBE, UPSTREAM
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["ALIVE_MS", "State"]
-
 ALIVE_MS: Final = 5_000
 
 
 class State:
-    """Event loop only, except for methods whose docstring says "any thread".
-
-    Args:
-    Attributes:
-        serving: every processor was ready and the listeners accept.
-        started_ns: when this process started, CLOCK_REALTIME nanoseconds.
-    """
+    """Event loop only, except for methods whose docstring says "any thread"."""
 
     def __init__(self, supervisor: Supervisor, meters: Meters, task_monitor: TaskMonitor, pool: Pool, drain: Drain) -> None:
         self._supervisor = supervisor
@@ -36,12 +28,11 @@ class State:
         self._task_monitor = task_monitor
         self._pool = pool
         self._drain = drain
-        self.started_ns = time.time_ns()
-        self.serving = False
+        self.started_ns = time.time_ns()  # when this process started, CLOCK_REALTIME nanoseconds
+        self.serving = False  # every processor was ready and the listeners accept
 
     @property
     def config(self) -> ProxyConfig:
-        """The configuration in force, changes at run time included."""
         return self._supervisor.desired.config
 
     @property
@@ -107,7 +98,6 @@ class State:
         return [name for name in names if desired.failing.get(name, {}).keys() >= {text_of(each) for each in desired.addresses(name)}]
 
     def processor_statuses(self) -> list[ProcessorStatus]:
-        """Every processor slot, by number."""
         return self._supervisor.status()
 
     def handler_processes(self) -> list[HandlerProcessStatus]:

@@ -25,9 +25,8 @@ from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.identities import Identities
-from framegate.control.steering.kafka_rules import RulesAboutKafka
-from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
-from framegate.control.steering.listeners import Listeners, Upstreams
+from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits, RulesAboutKafka
+from framegate.control.steering.listeners import Listeners, RefusedFrames, Upstreams
 from framegate.control.steering.pool import Pool
 from framegate.control.steering.problems import LIMIT_S as PROBLEMS_LIMIT_S
 from framegate.control.steering.problems import STEP_S as PROBLEMS_S
@@ -35,7 +34,6 @@ from framegate.control.steering.problems import Watch
 from framegate.control.steering.rates import INTERVAL_S as RATES_INTERVAL_S
 from framegate.control.steering.rates import LIMIT_S as RATES_LIMIT_S
 from framegate.control.steering.rates import Rates
-from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import ACCESS_LIMIT_S, AccessRows, Audit, LogRows, interval_s
 from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.sizing import Chosen, Sizing
@@ -49,8 +47,6 @@ from framegate.proxy.config.model import MAX_PROCESSORS, ProxyConfig
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
     from framegate.control.telemetry.export import Export
-
-__all__ = ["Parts", "Steering"]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -93,13 +89,8 @@ class Steering(Parts):
     """The parts over running processors. Their state is in ``acceptor.listeners`` and ``supervisor.desired``.
 
     Args:
-        tapped: see ``Taps``.
-        loaded: the configuration of the start.
-        ask: a question of the validator process.
         new_handlers: makes the handler processes of a configuration, if there were none before.
         chosen: what the container decided at the start; None: nothing.
-        tap_low: see ``TapLosses``.
-        audit_file: see ``Audit``.
         export: what is exported; None: nothing.
     """
 

@@ -21,12 +21,8 @@ from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
 from framegate.proxy.server.messages import Change
 
-__all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "has_expired"]
-
-MAX_RULES: Final = 256
-"""Each is evaluated for each direction of each new connection, and of all open ones when the rules change."""
-STOPPED_EVENT: Final = "tap_rule_off"
-"""The row in which a processor reports that a rule has turned itself off."""
+MAX_RULES: Final = 256  # each is evaluated for each direction of each new connection, and of all open ones when the rules change
+STOPPED_EVENT: Final = "tap_rule_off"  # the row in which a processor reports that a rule has turned itself off
 REASONS: Final = ("queue_full", "disk_full", "disk_error")
 EACH_S: Final = 60.0
 OVER_S: Final = 10.0
@@ -47,12 +43,8 @@ class TapLosses:
     Args:
         cells: returns the counters, by slot, including removed slots.
         log: gets the rows ``tap_losing`` and ``tap_losing_ended``.
-        directory: of the tap.
         low: returns why the tap's disk is nearly full, as a sentence; empty while it is not.
         clock: monotonic, in s.
-
-    Attributes:
-        losing: frames are being lost.
     """
 
     def __init__(
@@ -72,7 +64,7 @@ class TapLosses:
         self._began: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self._began_at = self._told_at = self._lost_at = 0.0
-        self.losing = False
+        self.losing = False  # frames are being lost
 
     @property
     def troubles(self) -> list[str]:
@@ -124,12 +116,8 @@ def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 
 
 class Taps:
-    """Shows and changes the rules.
-
-    Args:
-        tapped: called with the rules that may record frames: when a change is made, with those before and after it, and when it is in force, with the
-            new ones.
-        losses: None without a tap.
+    """Shows and changes the rules. ``tapped``: called with the rules that may record frames: when a change is made, with those before and after it,
+    and when it is in force, with the new ones. ``losses``: None without a tap.
     """
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, tapped: Callable[[Rules], None], losses: TapLosses | None = None) -> None:
@@ -156,19 +144,14 @@ class Taps:
         return [] if self._losses is None else self._losses.troubles
 
     def rules(self) -> list[TapRuleStatus]:
-        """Every tap rule, in order; none without a tap."""
         return [] if self._config.tap is None else [self.status(rule) for rule in self._config.tap.rules]
 
     def status(self, rule: TapRule) -> TapRuleStatus:
-        """A rule with its state."""
         slots = self._supervisor.slots
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)
         return TapRuleStatus(
-            rule=rule,
-            expired=has_expired(rule, time.time_ns()),
-            stops=stops,
-            losing=self._losses is not None and self._losses.losing,
+            rule=rule, expired=has_expired(rule, time.time_ns()), stops=stops, losing=self._losses is not None and self._losses.losing
         )
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
@@ -176,10 +159,9 @@ class Taps:
     async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> Changed[Rules]:
         """Put a new rule before the one that is named, or last (empty). Connections that are open follow at once. Returns all rules.
 
-        Raises:
-            AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
-                those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
-                are too many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
+        Raises AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
+        those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there are too
+        many rules (TOO_MANY_TAP_RULES). Others as ``Transactions.update``.
         """
 
         def edit(rules: Rules) -> Rules:
@@ -223,7 +205,6 @@ class Taps:
             self._stops.clear()
 
     def made(self) -> None:
-        """The rules of ``replaced`` are in force."""
         self._tapped(() if self._config.tap is None else self._config.tap.rules)
 
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> Changed[Rules]:

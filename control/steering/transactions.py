@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from framegate.control.fleet.desired_state import DesiredState
     from framegate.control.fleet.supervisor import Supervisor
 
-__all__ = ["Changed", "Part", "Transaction", "Transactions", "check_etag", "etag_of", "replaced"]
-
 T = TypeVar("T")
 
 
@@ -35,20 +33,14 @@ class Changed(NamedTuple, Generic[T]):
 
 
 class Part(NamedTuple, Generic[T]):
-    """A resource that is a part of the configuration.
+    """A resource that is a part of the configuration."""
 
-    Attributes:
-        kind, name: for errors and rows.
-        of: the resource in a configuration; raises if it does not exist.
-        into: the configuration with another value of the resource.
-        further: what a processor must have besides the configuration.
-    """
-
+    # kind, name: for errors and rows
     kind: str
     name: str
-    of: Callable[[ProxyConfig], T]
-    into: Callable[[ProxyConfig, T], ProxyConfig]
-    further: Change = Change()
+    of: Callable[[ProxyConfig], T]  # the resource in a configuration; raises if it does not exist
+    into: Callable[[ProxyConfig, T], ProxyConfig]  # the configuration with another value of the resource
+    further: Change = Change()  # what a processor must have besides the configuration
 
 
 def etag_of(value: Any, key: bytes = b"") -> str:
@@ -112,9 +104,8 @@ class Transactions:
             decided: called when the change is in the desired state.
             done: called when it is in force, even if the call was cancelled.
 
-        Raises:
-            NotFoundError: of ``part.of``. EtagError: the resource has changed. AbortedError: a processor refused; none has the change.
-            UnavailableError: it is decided, but not confirmed everywhere.
+        Raises NotFoundError: of ``part.of``. EtagError: the resource has changed. AbortedError: a processor refused; none has the change;
+        UnavailableError: it is decided, but not confirmed everywhere.
         """
         found: list[Changed[T]] = []
 
@@ -161,11 +152,8 @@ class Transactions:
         return await self.run(name, counted)
 
     async def run(self, name: str, work: Callable[[Transaction], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` until it is completed or taken back, and return or raise its result. A second cancellation ends the call at once.
-
-        Args:
-            name: for the row.
-            work: takes back what it did when it is cancelled, which happens at most once, and never after it called ``decide``.
+        """Run ``work`` until it is completed or taken back, and return or raise its result. A second cancellation ends the call at once. ``work``:
+        takes back what it did when it is cancelled, which happens at most once, and never after it called ``decide``.
         """
         transaction = Transaction()
         task = asyncio.create_task(work(transaction))
@@ -182,7 +170,6 @@ class Transactions:
             return await asyncio.shield(task)
 
     def publish(self, row: Row) -> None:
-        """Publish and log a row about a change."""
         self._events.publish(row)
 
     def _settled(self, name: str, task: asyncio.Task[Any]) -> None:

@@ -31,23 +31,14 @@ if TYPE_CHECKING:
     from framegate.control.identity.users_file import UsersFile
     from framegate.proxy.auth.auth_requests import ScramCredential
 
-__all__ = ["USER", "Users"]
-
-USER: Final = "user"
-"""The kind, for ``NotFoundError`` and others."""
+USER: Final = "user"  # the kind, for ``NotFoundError`` and others
 _KIND: Final = "sasl"
 _PATIENCE_S: Final = 5.0
-_PAUSE_S: Final = 0.02
-"""Between two tries while another process changes the file, which takes milliseconds."""
+_PAUSE_S: Final = 0.02  # between two tries while another process changes the file, which takes milliseconds
 
 
 class Users:
-    """Shows and changes the users of listeners.
-
-    Args:
-        identities: has the users in force.
-        clock: monotonic, in s.
-    """
+    """Shows and changes the users of listeners. ``clock``: monotonic, in s."""
 
     def __init__(
         self,
@@ -67,10 +58,8 @@ class Users:
         self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
 
     async def list(self, listener: str) -> UsersStatus:
-        """The users in force of a listener.
-
-        Raises:
-            NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
+        """The users in force of a listener. Raises NotFoundError: no such listener. FailedPreconditionError: it has no file of users
+        (NO_USERS_FILE).
         """
         self._path(listener)
         assert self._identities.identity is not None, "a listener with a file of users has SASL"
@@ -96,8 +85,6 @@ class Users:
         """Write a user into a listener's file of users, with all its credentials, and reload the file in all listeners that use it.
 
         Args:
-            listener: its name.
-            name: of the user.
             credentials: the stored form of the password, by mechanism, validated (``framegate.control.identity.passwords.credential_faults``).
             etag: that of the user that the caller has seen; empty: any.
             create, replace: whether an unknown user is added, and a known one changed.

@@ -9,8 +9,6 @@ from framegate.proxy.errors import AuthenticationError, quoted
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["AllowedPrincipals", "AllowedPrincipalsAuthenticators", "not_allowed_text"]
-
 _RULE: Final = "RULE:"
 
 
@@ -18,18 +16,14 @@ class AllowedPrincipals:
     """The principals of one listener. Immutable."""
 
     def __init__(self, entries: Iterable[str]) -> None:
-        """Args:
-            entries: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal.
-
-        Raises:
-            RuleError: a pattern cannot be read.
+        """``entries``: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal. Raises RuleError: a pattern
+        cannot be read.
         """
         entries = list(entries)
         self._exact: Final = frozenset(entry for entry in entries if not entry.startswith(_RULE))
         self._patterns: Final[list[re.Pattern[str]]] = [compile_pattern(entry[len(_RULE) :]) for entry in entries if entry.startswith(_RULE)]
 
     def allows(self, principal: str) -> bool:
-        """Whether this principal may connect."""
         return principal in self._exact or any(pattern.fullmatch(principal) for pattern in self._patterns)
 
 

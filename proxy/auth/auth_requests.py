@@ -11,27 +11,6 @@ from framegate.proxy.auth.messages import ApiVersionsAnswer
 from framegate.proxy.auth.wire import Reader, Writer
 from framegate.proxy.network.authenticator import Waker
 
-__all__ = [
-    "Accepted",
-    "AuthRequest",
-    "AuthResponse",
-    "CheckPassword",
-    "CheckToken",
-    "CredentialSource",
-    "KnownApis",
-    "PendingAuth",
-    "Refused",
-    "ScramCredential",
-    "ScramKeys",
-    "Secret",
-    "SupportedApis",
-    "Unavailable",
-    "WantCredential",
-    "WantScramKeys",
-    "WantSecret",
-]
-
-
 # For clients.
 
 
@@ -106,19 +85,14 @@ class KnownApis:
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """The stored form of a password (RFC 5802, 3): enough to check a client, not enough to log in.
-
-    Attributes:
-        is_known: False for an unknown user, whose salt and iterations look like those of a known one.
-        lifetime_ms: of the session; None: unlimited.
-    """
+    """The stored form of a password (RFC 5802, 3): enough to check a client, not enough to log in."""
 
     salt: bytes
     iterations: int
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
-    is_known: bool = True
-    lifetime_ms: int | None = None
+    is_known: bool = True  # False for an unknown user, whose salt and iterations look like those of a known one
+    lifetime_ms: int | None = None  # of the session; None: unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +137,13 @@ AuthResponse = KnownApis | ScramCredential | Accepted | Refused | Secret | Scram
 
 
 class PendingAuth:
-    """One request of one authenticator, until its response or ``cancel``.
-
-    Attributes:
-        auth_request: the request.
-        peer: the address of the client; empty: it has none.
-        answer: the response, once it is there.
-        is_cancelled: the authenticator no longer waits.
-    """
+    """One request of one authenticator, until its response or ``cancel``."""
 
     def __init__(self, auth_request: AuthRequest, waker: Waker, peer: str = "") -> None:
-        self.auth_request: Final = auth_request
-        self.peer: Final = peer
-        self.answer: AuthResponse | None = None
-        self.is_cancelled: bool = False
+        self.auth_request: Final = auth_request  # the request
+        self.peer: Final = peer  # the address of the client; empty: it has none
+        self.answer: AuthResponse | None = None  # the response, once it is there
+        self.is_cancelled: bool = False  # the authenticator no longer waits
         self._waker: Waker | None = waker
 
     def complete(self, answer: AuthResponse) -> None:

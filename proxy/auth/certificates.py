@@ -17,8 +17,6 @@ from framegate.proxy.network.authenticator import ANONYMOUS, Authenticator, Auth
 from framegate.proxy.network.certificate import OCTETS, OID, SEQUENCE, Element, elements, only
 from framegate.proxy.network.transport import Identity
 
-__all__ = ["MappedAuthenticators", "NameKind", "PinnedAuthenticators", "alternative_names", "key_pin", "pin_fault"]
-
 NameKind = Literal["uri", "dns", "email"]
 
 _TAGS: Final[dict[NameKind, int]] = {"email": 0x81, "dns": 0x82, "uri": 0x86}
@@ -31,16 +29,13 @@ _NO_CERTIFICATE: Final = HandshakeAuthenticator(ANONYMOUS)
 
 
 def _fields(certificate: bytes) -> list[Element]:
-    """The elements of the signed part of a certificate."""
     signed = next((item.content for item in elements(only(certificate))), b"")
     return list(elements(signed))
 
 
 def alternative_names(certificate: bytes, kind: NameKind) -> list[str]:
-    """The alternative names of one kind in a certificate in DER form, in its order.
-
-    Raises:
-        AuthenticationError: it cannot be read, or a name has characters that are not allowed.
+    """The alternative names of one kind in a certificate in DER form, in its order. Raises AuthenticationError: it cannot be read, or a name has
+    characters that are not allowed.
     """
     wanted = _TAGS[kind]
     names: list[str] = []
@@ -70,10 +65,7 @@ class MappedAuthenticators(AuthenticatorFactory):
     """
 
     def __init__(self, rules: MappingRules, source: NameSource = "subject") -> None:
-        """Args:
-        rules: map names to principals.
-        source: which names: the subject's distinguished name, or the alternative names of one kind.
-        """
+        """rules: map names to principals. source: which names: the subject's distinguished name, or the alternative names of one kind."""
         self._rules: Final = rules
         self._source: Final[NameSource] = source
 
@@ -100,10 +92,8 @@ class MappedAuthenticators(AuthenticatorFactory):
 
 
 def key_pin(certificate: bytes) -> str:
-    """The pin of the public key of a certificate in DER form: ``sha256/`` and the base64 of the SHA-256 of its SubjectPublicKeyInfo.
-
-    Raises:
-        AuthenticationError: it cannot be read.
+    """The pin of the public key of a certificate in DER form: ``sha256/`` and the base64 of the SHA-256 of its SubjectPublicKeyInfo. Raises
+    AuthenticationError: it cannot be read.
     """
     fields = [item for item in _fields(certificate) if item.tag != _VERSION]
     if len(fields) <= _BEFORE_KEY or fields[_BEFORE_KEY].tag != SEQUENCE:

@@ -26,8 +26,6 @@ from framegate.proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
-__all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
-
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # the first of eight that Kafka reserves for SASL
 MAX_WORDS: Final = 200  # of what a server says
 _IDS: Final = 8
@@ -42,21 +40,13 @@ _RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime, at random: connections renew
 
 @dataclass(frozen=True, slots=True)
 class SaslClientSettings:
-    """A login to an upstream.
+    """A login to an upstream."""
 
-    Attributes:
-        mechanism: of SASL.
-        user: the user; for OAUTHBEARER the authorization id, or empty.
-        credential: the name of the secret, in auth requests.
-        client_id: in the headers of our requests.
-        max_frame: bytes of an answer.
-    """
-
-    mechanism: str
-    user: str
-    credential: str
-    client_id: str = "framegate"
-    max_frame: int = MAX_FRAME
+    mechanism: str  # of SASL
+    user: str  # the user; for OAUTHBEARER the authorization id, or empty
+    credential: str  # the name of the secret, in auth requests
+    client_id: str = "framegate"  # in the headers of our requests
+    max_frame: int = MAX_FRAME  # bytes of an answer
 
 
 class _State(enum.Enum):
@@ -69,11 +59,7 @@ class _State(enum.Enum):
 
 
 class SaslClientAuthenticator(Authenticator):
-    """Logs one connection in. Its ``principal`` is that of the upstream's certificate. ``again``: the connection has logged in before.
-
-    Attributes:
-        ranges: the requests that the upstream understands.
-    """
+    """Logs one connection in. Its ``principal`` is that of the upstream's certificate. ``again``: the connection has logged in before."""
 
     def __init__(
         self,
@@ -87,7 +73,7 @@ class SaslClientAuthenticator(Authenticator):
         chance: random.Random,
     ) -> None:
         super().__init__()
-        self.ranges: tuple[messages.ApiRange, ...] = ()
+        self.ranges: tuple[messages.ApiRange, ...] = ()  # the requests that the upstream understands
         self._settings: Final = settings
         self._name: Final = f"{settings.mechanism} as {settings.user}" if settings.user else settings.mechanism
         self._source: Final = source

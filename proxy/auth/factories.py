@@ -11,15 +11,9 @@ from framegate.proxy.network.authenticator import AnonymousAuthenticators, Authe
 if TYPE_CHECKING:
     from framegate.proxy.auth.allowed_principals import AllowedPrincipals
 
-__all__ = ["allowed_principals_of", "of_clients", "of_upstream"]
-
 
 def of_clients(listener: ListenerConfig) -> AuthenticatorFactory:
-    """The authenticators for the clients of a listener without SASL.
-
-    Raises:
-        RuleError: its rules cannot be read.
-    """
+    """The authenticators for the clients of a listener without SASL. Raises RuleError: its rules cannot be read."""
     tls, principal = listener.tls, listener.principal
     factory: AuthenticatorFactory = AnonymousAuthenticators()
     if tls is not None and tls.client_auth != "none":

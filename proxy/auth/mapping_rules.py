@@ -18,8 +18,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DEFAULT", "MappingRules", "RuleError", "compile_pattern"]
-
 DEFAULT: Final = "DEFAULT"
 _RULE: Final = "RULE:"
 _ENTRY: Final = re.compile(rf"{DEFAULT}|{_RULE}((?:[^\\/]|\\.)*)/((?:[^\\/]|\\.)*)/([LU]?)", re.DOTALL)

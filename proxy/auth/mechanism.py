@@ -8,19 +8,6 @@ from typing import Final, TypeVar
 from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
 from framegate.proxy.errors import AuthenticationError, InternalError
 
-__all__ = [
-    "Ask",
-    "ClientMechanism",
-    "Mechanism",
-    "Next",
-    "RefusalError",
-    "Reply",
-    "ServerMechanism",
-    "escape_name",
-    "expect",
-    "unescape_name",
-]
-
 A = TypeVar("A")
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
@@ -58,14 +45,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, token: bytes) -> Next | None:
-        """Take a message of the peer.
-
-        Returns:
-            The next action; None: none, if a client is complete.
-
-        Raises:
-            RefusalError: the message is refused.
-        """
+        """Take a message of the peer. Returns: The next action; None: none, if a client is complete. Raises RefusalError: the message is refused."""
 
     def resume(self, answer: AuthResponse) -> Next:
         """Take the response to an ``Ask``; raises RefusalError if it is a refusal, or ``Unavailable``."""
@@ -73,21 +53,14 @@ class Mechanism(abc.ABC):
 
 
 class ServerMechanism(Mechanism):
-    """The server's side: it finds out the principal.
-
-    Attributes:
-        user: the name that the client gave, as it is; empty: none yet. Nothing of it is proved.
-        principal: the result, once ``complete``.
-        lifetime_ms: of the credential; None: unlimited.
-        refused: the reason for a refusal that the client has to confirm.
-    """
+    """The server's side: it finds out the principal."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.refused: str = ""
-        self.user: str = ""
-        self.principal: str = ""
-        self.lifetime_ms: int | None = None
+        self.refused: str = ""  # the reason for a refusal that the client has to confirm
+        self.user: str = ""  # the name that the client gave, as it is; empty: none yet. Nothing of it is proved.
+        self.principal: str = ""  # the result, once ``complete``
+        self.lifetime_ms: int | None = None  # of the credential; None: unlimited
 
 
 class ClientMechanism(Mechanism):
@@ -103,12 +76,7 @@ class ClientMechanism(Mechanism):
 
 
 def expect(kind: type[A], answer: AuthResponse) -> A:
-    """The response, which must be of a kind.
-
-    Raises:
-        RefusalError: it is ``Unavailable``.
-        InternalError: it is of another kind.
-    """
+    """The response, which must be of a kind. Raises RefusalError: it is ``Unavailable``; InternalError: it is of another kind."""
     if isinstance(answer, kind):
         return answer
     if isinstance(answer, Unavailable):

@@ -12,32 +12,6 @@ from typing import Final
 from framegate.proxy.auth.wire import MalformedError, Reader, Tags, Writer
 from framegate.proxy.kafka.schema import api
 
-__all__ = [
-    "API_VERSIONS",
-    "ILLEGAL_SASL_STATE",
-    "INVALID_REQUEST",
-    "NONE",
-    "SASL_AUTHENTICATE",
-    "SASL_AUTHENTICATION_FAILED",
-    "SASL_HANDSHAKE",
-    "SUPPORTED",
-    "UNKNOWN_SERVER_ERROR",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "UNSUPPORTED_VERSION",
-    "ApiRange",
-    "ApiVersionsAnswer",
-    "ApiVersionsRequest",
-    "HandshakeAnswer",
-    "HandshakeRequest",
-    "RequestHeader",
-    "TokenAnswer",
-    "TokenRequest",
-    "answer_reader",
-    "answer_writer",
-    "read_request_header",
-    "request_writer",
-]
-
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
@@ -263,17 +237,12 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """SaslAuthenticate: the mechanism's next message from the server, or an error.
+    """SaslAuthenticate: the mechanism's next message from the server, or an error."""
 
-    Attributes:
-        error: NONE, or an error, which ``message`` describes.
-        lifetime_ms: of the session, in the last answer (KIP-368), from version 1 on; 0: unlimited.
-    """
-
-    error: int
+    error: int  # NONE, or an error, which ``message`` describes
     message: str | None = None
     token: bytes = b""
-    lifetime_ms: int = 0
+    lifetime_ms: int = 0  # of the session, in the last answer (KIP-368), from version 1 on; 0: unlimited
 
     def __repr__(self) -> str:
         return f"TokenAnswer({self.error}, {self.message!r}, {len(self.token)} bytes, {self.lifetime_ms} ms)"

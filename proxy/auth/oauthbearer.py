@@ -13,12 +13,9 @@ from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckToke
 from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
 from framegate.proxy.errors import quoted
 
-__all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
-
 OAUTHBEARER: Final = "OAUTHBEARER"
 
-MAX_PAIRS: Final = 128
-"""In a message: the token and extensions."""
+MAX_PAIRS: Final = 128  # in a message: the token and extensions
 _CONFIRMATION: Final = b"\x01"
 _KEY: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -58,14 +55,7 @@ class OAuthBearerClient(ClientMechanism):
     """Asks for the token."""
 
     def __init__(self, credential: str, *, authorization: str = "", extensions: Mapping[str, str] | None = None) -> None:
-        """Args:
-            credential: the name of the token.
-            authorization: the authorization id, if it is not the token's principal.
-            extensions: further keys and values.
-
-        Raises:
-            ValueError: an extension is malformed.
-        """
+        """``authorization``: the authorization id, if it is not the token's principal. Raises ValueError: an extension is malformed."""
         super().__init__()
         for key, value in (extensions or {}).items():
             if key == "auth" or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):

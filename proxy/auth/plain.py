@@ -5,8 +5,6 @@ from typing import Final
 from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Secret, WantSecret
 from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
 
-__all__ = ["PLAIN", "PlainClient", "PlainServer"]
-
 PLAIN: Final = "PLAIN"
 
 

@@ -18,14 +18,11 @@ from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalEr
 from framegate.proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
 from framegate.proxy.errors import quoted, shown
 
-__all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
-
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4096
-MAX_ITERATIONS: Final = 16384
-"""The limits of Kafka. A server that asks for more costs the client much CPU time."""
+MAX_ITERATIONS: Final = 16384  # The limits of Kafka. A server that asks for more costs the client much CPU time.
 
 _TOKEN: Final = "tokenauth="
 _MAX_SALT: Final = 1024

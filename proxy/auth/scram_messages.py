@@ -16,36 +16,26 @@ from typing import Final
 
 from framegate.proxy.auth.mechanism import RefusalError, escape_name, unescape_name
 
-__all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
-
 GS2_HEADER: Final = "n,,"
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
-MAX_EXTENSIONS: Final = 128
-"""In a message; all are ignored."""
+MAX_EXTENSIONS: Final = 128  # in a message; all are ignored
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """The user, and the client's half of the nonce.
-
-    Attributes:
-        gs2_header: as it was written; the final message repeats it.
-        bare: the message without the header, as it was written.
-        extensions: each ``key=value``.
-    """
+    """The user, and the client's half of the nonce."""
 
     user: str
     nonce: str
     authorization: str = ""
-    gs2_header: str = GS2_HEADER
-    bare: str = ""
-    extensions: tuple[str, ...] = ()
+    gs2_header: str = GS2_HEADER  # as it was written; the final message repeats it
+    bare: str = ""  # the message without the header, as it was written
+    extensions: tuple[str, ...] = ()  # each ``key=value``
 
     @classmethod
     def of(cls, user: str, nonce: str, *, extensions: tuple[str, ...] = ()) -> "ClientFirst":
-        """Make a message to send."""
         bare = ",".join((f"n={escape_name(user)}", f"r={nonce}", *extensions))
         return cls(user, nonce, bare=bare, extensions=extensions)
 

@@ -10,10 +10,7 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-__all__ = ["MIN_MATCH", "REDACTED", "contains_secret", "redacted"]
-
-MIN_MATCH: Final = 6
-"""So many successive characters of a secret are a match; of a shorter secret, all of them."""
+MIN_MATCH: Final = 6  # so many successive characters of a secret are a match; of a shorter secret, all of them
 REDACTED: Final = "its words hold a secret, and are left out"
 
 
@@ -33,7 +30,6 @@ def contains_secret(words: str, secret: bytes) -> bool:
 
 
 def _forms(secret: bytes, text: str) -> Iterator[str]:
-    """The encodings of a secret."""
     yield text
     yield json.dumps(text)[1:-1]
     yield urllib.parse.quote_from_bytes(secret, safe="")

@@ -29,11 +29,8 @@ from framegate.proxy.network.authenticator import WAIT, Authenticator, Authentic
 from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
-__all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
-
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
-MAX_MESSAGE: Final = 65536
-"""Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks."""
+MAX_MESSAGE: Final = 65536  # Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks.
 MAX_NAME: Final = 200  # characters that are kept of the name of a failed login
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
@@ -49,25 +46,16 @@ _ENDED: Final = 1  # on the selector's clock: long ago
 
 @dataclass(frozen=True, slots=True)
 class SaslServerSettings:
-    """How the clients of one listener authenticate.
+    """How the clients of one listener authenticate."""
 
-    Attributes:
-        mechanisms: the enabled ones, listed to a client that asks for another one.
-        max_session_ms: the longest session (Kafka's ``connections.max.reauth.ms``); 0: unlimited.
-        max_frame: bytes of a frame before the client is authenticated (Kafka's ``sasl.server.max.receive.size``).
-        reauthenticates: whether clients may authenticate again in the same connection; if not, they are not told how long the session lasts.
-        allowed_principals: which of them may connect; None: all.
-        narrows: the answer to ApiVersions has only what framegate can read, because it must look into messages.
-        greatest: by API key, the greatest version that is offered, -1: none; None: all of these.
-    """
-
-    mechanisms: tuple[str, ...]
-    max_session_ms: int = 0
-    max_frame: int = MAX_FRAME
+    mechanisms: tuple[str, ...]  # the enabled ones, listed to a client that asks for another one
+    max_session_ms: int = 0  # the longest session (Kafka's ``connections.max.reauth.ms``); 0: unlimited
+    max_frame: int = MAX_FRAME  # bytes of a frame before the client is authenticated (Kafka's ``sasl.server.max.receive.size``)
+    # whether clients may authenticate again in the same connection; if not, they are not told how long the session lasts
     reauthenticates: bool = True
-    allowed_principals: AllowedPrincipals | None = None
-    narrows: bool = False
-    greatest: Callable[[int], int] | None = None
+    allowed_principals: AllowedPrincipals | None = None  # which of them may connect; None: all
+    narrows: bool = False  # the answer to ApiVersions has only what framegate can read, because it must look into messages
+    greatest: Callable[[int], int] | None = None  # by API key, the greatest version that is offered, -1: none; None: all of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +67,7 @@ class Session:
 
 
 class SaslServerAuthenticator(Authenticator):
-    """Authenticates one client.
-
-    Attributes:
-        mechanism_name: that the client chose; empty before.
-        lifetime_ms: of the session, as sent to the client; 0: unlimited.
-        can_reauthenticate: the client's version of SaslAuthenticate has the session's lifetime.
-    """
+    """Authenticates one client."""
 
     def __init__(
         self,
@@ -99,9 +81,9 @@ class SaslServerAuthenticator(Authenticator):
         peer: str = "",
     ) -> None:
         super().__init__()
-        self.mechanism_name: str = ""
-        self.lifetime_ms: int = 0
-        self.can_reauthenticate: bool = False
+        self.mechanism_name: str = ""  # that the client chose; empty before
+        self.lifetime_ms: int = 0  # of the session, as sent to the client; 0: unlimited
+        self.can_reauthenticate: bool = False  # the client's version of SaslAuthenticate has the session's lifetime
         self._settings: Final = settings
         self._source: Final = source
         self._session: Final = session

@@ -9,8 +9,6 @@ from typing import Final
 
 from framegate.proxy.network.state import TableEnum, transition
 
-__all__ = ["TRANSITIONS", "ServerEvent", "ServerState", "next_state"]
-
 
 class ServerState(TableEnum):
     """What is expected next."""

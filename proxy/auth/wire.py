@@ -6,13 +6,9 @@ from typing import Final, TypeVar
 
 from framegate.proxy.errors import AuthenticationError
 
-__all__ = ["MAX_TAGS", "MalformedError", "Reader", "Tags", "Writer"]
-
 T = TypeVar("T")
-Tags = tuple[tuple[int, bytes], ...]
-"""Tagged fields: the number of each, ascending, and its bytes."""
-MAX_TAGS: Final = 128
-"""Tagged fields in one place. Kafka's messages have a few; more are refused, because the client is not authenticated yet."""
+Tags = tuple[tuple[int, bytes], ...]  # Tagged fields: the number of each, ascending, and its bytes
+MAX_TAGS: Final = 128  # Tagged fields in one place. Kafka's messages have a few; more are refused, because the client is not authenticated yet.
 _MAX_VARINT: Final = 5  # bytes of an unsigned 32-bit varint
 
 
@@ -29,7 +25,6 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read."""
         return len(self._data) - self.position
 
     def raw(self, size: int, what: str) -> bytes:
@@ -77,7 +72,6 @@ class Reader:
         return text
 
     def data(self, what: str, *, compact: bool = False) -> bytes:
-        """A field of bytes."""
         return self.raw(self.uvarint(what) - 1 if compact else self.int32(what), what)
 
     def array(self, what: str, read: Callable[[], T], least: int, *, compact: bool = False) -> list[T]:
@@ -115,7 +109,6 @@ class Writer:
         self._parts: Final[list[bytes]] = []
 
     def message(self) -> bytes:
-        """The written bytes."""
         return b"".join(self._parts)
 
     def int16(self, value: int) -> None:
@@ -154,7 +147,6 @@ class Writer:
             self.int32(size)
 
     def tags(self, tags: Tags = ()) -> None:
-        """Tagged fields."""
         self.uvarint(len(tags))
         for tag, data in tags:
             self.uvarint(tag)

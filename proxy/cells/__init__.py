@@ -1,9 +1,4 @@
-"""The counters that processors and control share.
-
-``metrics``: the table of all metrics; ``metric``: what a metric is.
-``layout``: where the cells of each metric lie.
-``mapping``: the two ends of the shared memory, and its header.
-"""
+"""The counters that processors and control share."""
 
 from framegate.proxy.cause import ORDERLY_CAUSES
 from framegate.proxy.cells.layout import (
@@ -56,58 +51,10 @@ from framegate.proxy.cells.metrics import (
 )
 
 __all__ = [
-    "ACCEPT_ERRORS",
-    "ANSWER_BOUNDS",
-    "APPEND_BOUNDS",
-    "APPEND_ERRORS",
-    "CAUSES",
-    "CELL_SIZE",
-    "CONNECT_ERRORS",
-    "DURATION_ERRORS",
-    "EJECTION_REASONS",
-    "ENDPOINT",
-    "ENDPOINT_BLOCK",
-    "END_ERRORS",
-    "END_SIDES",
-    "FAULT_PLACES",
-    "FILE_KINDS",
-    "FIRST_POWERS",
-    "FORWARD_BOUNDS",
-    "HEADER_SIZE",
-    "LISTENER",
-    "LISTENER_BLOCK",
-    "MEASURED_APIS",
-    "MECHANISMS",
-    "MEMORY_KINDS",
-    "METRICS",
-    "MUTE_CAUSES",
-    "ORDERLY_CAUSES",
-    "OTHERS",
-    "PIPELINE_METRICS",
-    "PROCESSOR_BLOCK",
-    "RATE_LEVELS",
-    "REASON",
-    "REFUSED_APIS",
-    "RESPONSE_ERRORS",
-    "SIDES",
-    "SIDE_BLOCK",
-    "TAP_DIRECTIONS",
-    "TAP_DROP_REASONS",
-    "TLS_ERRORS",
-    "TLS_VERSIONS",
-    "UPSTREAM",
-    "UPSTREAM_BLOCK",
-    "WAIT_BOUNDS",
-    "Block",
-    "CellLayout",
-    "CellReader",
-    "CellWriter",
-    "HistogramValue",
-    "Metric",
-    "Place",
-    "State",
-    "broker_place",
-    "create",
-    "endpoint_place",
-    "enlarge",
-]
+    "ACCEPT_ERRORS", "ANSWER_BOUNDS", "APPEND_BOUNDS", "APPEND_ERRORS", "CAUSES", "CELL_SIZE", "CONNECT_ERRORS", "DURATION_ERRORS",
+    "EJECTION_REASONS", "ENDPOINT", "ENDPOINT_BLOCK", "END_ERRORS", "END_SIDES", "FAULT_PLACES", "FILE_KINDS", "FIRST_POWERS", "FORWARD_BOUNDS",
+    "HEADER_SIZE", "LISTENER", "LISTENER_BLOCK", "MEASURED_APIS", "MECHANISMS", "MEMORY_KINDS", "METRICS", "MUTE_CAUSES", "ORDERLY_CAUSES", "OTHERS",
+    "PIPELINE_METRICS", "PROCESSOR_BLOCK", "RATE_LEVELS", "REASON", "REFUSED_APIS", "RESPONSE_ERRORS", "SIDES", "SIDE_BLOCK", "TAP_DIRECTIONS",
+    "TAP_DROP_REASONS", "TLS_ERRORS", "TLS_VERSIONS", "UPSTREAM", "UPSTREAM_BLOCK", "WAIT_BOUNDS", "Block", "CellLayout", "CellReader", "CellWriter",
+    "HistogramValue", "Metric", "Place", "State", "broker_place", "create", "endpoint_place", "enlarge",
+]  # fmt: skip

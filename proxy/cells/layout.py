@@ -15,33 +15,12 @@ from typing import Final, Protocol
 from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import BROKER, INTERNAL, LISTENER, METRICS, SERVER_ADDRESS, SERVER_PORT, SIDE, SIDES, UPSTREAM
 
-__all__ = [
-    "CELL_SIZE",
-    "ENDPOINT",
-    "ENDPOINT_BLOCK",
-    "HEADER_SIZE",
-    "LISTENER_BLOCK",
-    "OTHERS",
-    "PROCESSOR_BLOCK",
-    "SIDE_BLOCK",
-    "UPSTREAM_BLOCK",
-    "Attributes",
-    "Block",
-    "CellLayout",
-    "HistogramValue",
-    "Place",
-    "Row",
-    "broker_place",
-    "endpoint_place",
-]
-
 Attributes = tuple[tuple[str, str], ...]
 Place = tuple[str, ...]
 """An owner of blocks: its kind and its name, ``(ENDPOINT, upstream, address, port, broker)`` for an endpoint; an empty name: the place is free."""
 ENDPOINT: Final = "endpoint"
 FREE: Final = ""
-MOST_BROKERS: Final = 100
-"""Of a cluster; all others share a place."""
+MOST_BROKERS: Final = 100  # of a cluster; all others share a place
 OTHERS: Final = "others"
 UNIX: Final = "unix:"
 
@@ -79,23 +58,12 @@ def _cell_count(metric: Metric) -> int:
 
 
 class Block:
-    """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint.
-
-    Args:
-        keys: the attributes that identify the block.
-        table: of metrics.
-
-    Attributes:
-        keys: as above.
-        size: the number of cells.
-        count: how many of them are before the histograms, which are last.
-        gauges: which of these are gauges.
-    """
+    """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint."""
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
-        self.keys: Final = keys
-        self.size = 0
-        self.count = 0
+        self.keys: Final = keys  # as above
+        self.size = 0  # the number of cells
+        self.count = 0  # how many of them are before the histograms, which are last
         self._metrics: Final = {metric.name: metric for metric in table if _block_keys(metric) == keys}
         self._offsets: Final[dict[tuple[str, ...], int]] = {}
         for metric in sorted(self._metrics.values(), key=lambda metric: metric.kind == "histogram"):
@@ -104,7 +72,7 @@ class Block:
                 self.size += _cell_count(metric)
             if metric.kind != "histogram":
                 self.count = self.size
-        self.gauges: Final = tuple(at for (name, *_), at in self._offsets.items() if self._metrics[name].kind == "gauge")
+        self.gauges: Final = tuple(at for (name, *_), at in self._offsets.items() if self._metrics[name].kind == "gauge")  # which of these are gauges
 
     def _lists(self, metric: Metric) -> list[tuple[str, ...]]:
         return [listed for key, listed in metric.attributes if key not in self.keys]
@@ -118,15 +86,9 @@ class Block:
         return self._lists(self._metrics[name])[-1]
 
     def at(self, name: str, *values: str) -> int:
-        """The index of a metric's first cell within the block.
-
-        Args:
-            name: of the metric.
-            values: of its attributes, in their order, without those that identify the block. The last may be left out: the cells of its values
-                follow each other in the order of ``values``.
-
-        Raises:
-            KeyError: there is no such metric, or value.
+        """The index of a metric's first cell within the block. ``values``: of its attributes, in their order, without those that identify the block.
+        The last may be left out: the cells of its values follow each other in the order of ``values``. Raises KeyError: there is no such metric, or
+        value.
         """
         lists = self._lists(self._metrics[name])
         rest = lists[len(values) :]
@@ -142,8 +104,7 @@ _EXTENTS: Final[dict[str, tuple[tuple[Block, tuple[str, ...]], ...]]] = {
     LISTENER: ((LISTENER_BLOCK, ()), *((SIDE_BLOCK, (side,)) for side in SIDES)),
     UPSTREAM: ((UPSTREAM_BLOCK, ()),),
     ENDPOINT: ((ENDPOINT_BLOCK, ()),),
-}
-"""The blocks of a place, in their order."""
+}  # the blocks of a place, in their order
 _METRICS: Final = {metric.name: metric for metric in _TABLE}
 _BLOCKS: Final = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK, ENDPOINT_BLOCK)}
 
@@ -176,7 +137,6 @@ class HistogramValue:
 
     @property
     def count(self) -> int:
-        """Observations."""
         return sum(self.buckets)
 
 
@@ -204,21 +164,13 @@ class Row:
 
 
 class CellLayout:
-    """The place of every cell; immutable.
-
-    Args:
-        places: in the order of their cells.
-
-    Attributes:
-        places: as above.
-        count: of cells.
-    """
+    """The place of every cell; immutable."""
 
     def __init__(self, places: Sequence[Place]) -> None:
-        self.places: Final = tuple(places)
+        self.places: Final = tuple(places)  # as above
         self._starts: Final[dict[tuple[str, ...], int]] = {(): 0}
         self._found: Final[dict[tuple[str, ...], int]] = {}  # those that were asked for: all of them take 0.1 s with 100 listeners
-        self.count = PROCESSOR_BLOCK.size
+        self.count = PROCESSOR_BLOCK.size  # of cells
         for kind, *name in self.places:
             for block, owner in _EXTENTS[kind]:
                 if name != [FREE]:
@@ -232,12 +184,8 @@ class CellLayout:
 
     def after(self, config: _Names, kept: Collection[Place] = (), brokers: Mapping[str, Iterable[int]] | None = None) -> "CellLayout":
         """The layout for another configuration. A place that is given up here is free, and is not used before the layout after this one, so that no
-        value of its former owner is ever read as one of the next.
-
-        Args:
-            config: has the names.
-            kept: listeners and upstreams that keep their places, those of endpoints included, though they are not in the configuration.
-            brokers: node ids by cluster; a cluster without them has none.
+        value of its former owner is ever read as one of the next. ``kept``: listeners and upstreams that keep their places, those of endpoints
+        included, though they are not in the configuration. ``brokers``: node ids by cluster; a cluster without them has none.
         """
         wanted = [*_wanted(config), *_brokers(config, brokers or {})]
         staying = {item.name for item in config.upstreams}
@@ -245,7 +193,6 @@ class CellLayout:
         return self._following(wanted, {*kept, *of_kept})
 
     def with_brokers(self, upstream: str, brokers: Iterable[int]) -> "CellLayout":
-        """The layout for other brokers of a cluster."""
         others = [place for place in self.places if place[1] != FREE and (place[:2] != (ENDPOINT, upstream) or not place[-1])]
         return self._following([*others, *_broker_places(upstream, brokers)], ())
 
@@ -265,11 +212,9 @@ class CellLayout:
         return [list(place) for place in self.places]
 
     def names(self, kind: str) -> list[str]:
-        """The names of the listeners or upstreams."""
         return [place[1] for place in self.owners(kind)]
 
     def owners(self, kind: str) -> list[Place]:
-        """The places of a kind that are not free."""
         return [place for place in self.places if place[0] == kind and place[1] != FREE]
 
     @functools.cached_property
@@ -279,7 +224,6 @@ class CellLayout:
 
     @property
     def gauges(self) -> list[int]:
-        """The cells of gauges."""
         return [start + at for owner, start in self._starts.items() for at in _BLOCKS[owner[: len(owner) // 2]].gauges]
 
     def moved(self, before: "CellLayout") -> list[tuple[int, int]]:
@@ -293,7 +237,6 @@ class CellLayout:
 
     @property
     def size(self) -> int:
-        """The size of the mapping in bytes."""
         return HEADER_SIZE + self.count * CELL_SIZE
 
     def index(self, name: str, *values: str) -> int:

@@ -25,8 +25,6 @@ from typing import Any, Final
 from framegate.proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
 from framegate.proxy.cells.metric import Metric
 
-__all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create", "enlarge"]
-
 MAGIC: Final = b"FGCELLS1"
 _HEADER: Final = struct.Struct("=8sQQQQQ")
 _GENERATION: Final = 24
@@ -71,19 +69,11 @@ def _map(descriptor: int, layout: CellLayout) -> mmap.mmap:
 
 
 class CellWriter:
-    """The processor's end: the header, and whole images of the cells.
-
-    Attributes:
-        layout: of the cells.
-        base: the values to count on from, one for each cell; empty before ``start``.
-
-    Raises:
-        ValueError: the mapping has no room for ``layout``.
-    """
+    """The processor's end: the header, and whole images of the cells. Raises ValueError: the mapping has no room for ``layout``."""
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
-        self.layout = layout
-        self.base: list[int] = []
+        self.layout = layout  # of the cells
+        self.base: list[int] = []  # the values to count on from, one for each cell; empty before ``start``
         self._descriptor = descriptor
         self._attach(_map(descriptor, layout))
 
@@ -120,15 +110,12 @@ class CellWriter:
         self._cells[:] = memoryview(image).cast("B")
 
     def put(self, index: int, value: int) -> None:
-        """Stores one cell before the next image."""
         self._values[index] = value
 
     def heartbeat(self, now_ns: int) -> None:
-        """Stores the heartbeat."""
         self._header[_HEARTBEAT // CELL_SIZE] = now_ns
 
     def state(self, state: int) -> None:
-        """Stores one of ``State``."""
         self._header[_STATE // CELL_SIZE] = state
 
 
@@ -136,12 +123,8 @@ Snapshot = dict[tuple[Metric, Attributes], float | HistogramValue]
 
 
 class CellReader:
-    """Control's end. Reading never waits for the processor.
-
-    Nothing closes the mapping, as any thread may be reading: it goes with the last reference.
-
-    Raises:
-        ValueError: the mapping has no room for ``layout``.
+    """Control's end. Reading never waits for the processor. Nothing closes the mapping, as any thread may be reading: it goes with the last
+    reference. Raises ValueError: the mapping has no room for ``layout``.
     """
 
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
@@ -182,7 +165,6 @@ class CellReader:
 
     @property
     def generation(self) -> int:
-        """Of that processor."""
         return self._field(_GENERATION)
 
     @property
@@ -192,7 +174,6 @@ class CellReader:
 
     @property
     def state(self) -> int:
-        """One of ``State``."""
         return self._field(_STATE)
 
     def cell(self, name: str, *values: str) -> int:

@@ -69,64 +69,38 @@ RESOURCE: Final = "framegate.resource"
 PRESSURE: Final = "framegate.pressure"
 
 SIDES: Final = ("downstream", "upstream")
-END_SIDES: Final = (*SIDES, "internal")
-"""The side that ended a pair or failed; framegate itself, a handler or an operator is ``internal``."""
+END_SIDES: Final = (*SIDES, "internal")  # the side that ended a pair or failed; framegate itself, a handler or an operator is ``internal``
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
-MEMORY_KINDS: Final = ("begun", "pending", "tls")
-"""Uses of the memory pool: frames that have begun, pending sends, ciphertext that waits."""
+MEMORY_KINDS: Final = ("begun", "pending", "tls")  # Uses of the memory pool: frames that have begun, pending sends, ciphertext that waits
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """Results of a handler, in the order of their numbers on the link (``framegate.proxy.relay.handler_wire``)."""
-MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""Of SASL; empty: the client has not chosen one."""
+MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")  # of SASL; empty: the client has not chosen one
 AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")
 """Why a client is refused: its credentials are wrong, its principal is not allowed, its mechanism is not enabled, it broke the protocol, or the check
 or our login to the upstream was not possible.
 """
 LOGIN_ERRORS: Final = ("credentials", "unavailable")
 """Those of them for which failed logins are ranked; of the latter there is one number for each listener."""
-RATE_LEVELS: Final = ("node", "listener", "rule", "address")
-"""What a rate is for. Single addresses have no series: there are too many."""
+RATE_LEVELS: Final = ("node", "listener", "rule", "address")  # What a rate is for. Single addresses have no series: there are too many.
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an internal error was caught; see ``framegate.proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl", "jwks", "configuration")
 """Files that may be replaced at run time: certificates, keys and authorities; users; keys that sign tokens."""
 MEASURED_APIS: Final = (
-    "Produce",
-    "Fetch",
-    "ListOffsets",
-    "Metadata",
-    "OffsetCommit",
-    "OffsetFetch",
-    "FindCoordinator",
-    "JoinGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "SyncGroup",
-    "SaslHandshake",
-    "ApiVersions",
-    "CreateTopics",
-    "InitProducerId",
-    "AddPartitionsToTxn",
-    "EndTxn",
-    "TxnOffsetCommit",
-    "DescribeConfigs",
-    "SaslAuthenticate",
-    "DescribeCluster",
-    "ConsumerGroupHeartbeat",
-    "ShareFetch",
-    "other",
-)
+    "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "Heartbeat", "LeaveGroup",
+    "SyncGroup", "SaslHandshake", "ApiVersions", "CreateTopics", "InitProducerId", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit",
+    "DescribeConfigs", "SaslAuthenticate", "DescribeCluster", "ConsumerGroupHeartbeat", "ShareFetch", "other",
+)  # fmt: skip
 """Kafka's APIs that have series of their own, by name as in ``framegate.proxy.config.selection``: those of producers and consumers, and the first
 ones of every client.
 """
 PROBES: Final = ("startup", "readiness", "liveness")
 RESOURCES: Final = ("cpu", "memory", "io")
-PRESSURES: Final = ("some", "full")
-"""Of Linux' pressure stall information: some tasks waited, all of them did."""
+PRESSURES: Final = ("some", "full")  # of Linux' pressure stall information: some tasks waited, all of them did
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
 """How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
@@ -134,27 +108,14 @@ MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 BROKER_STATES: Final = ("up", "down", "no_port", "gone")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
-    "",
-    "certificate_missing",
-    "certificate_expired",
-    "certificate_revoked",
-    "unknown_authority",
-    "name_mismatch",
-    "certificate_refused",
-    "version",
-    "cipher",
-    "not_tls",
-    "peer_alert",
-    "closed",
-    "handshake_timeout",
-    "other",
-)
+    "", "certificate_missing", "certificate_expired", "certificate_revoked", "unknown_authority", "name_mismatch", "certificate_refused", "version",
+    "cipher", "not_tls", "peer_alert", "closed", "handshake_timeout", "other",
+)  # fmt: skip
 """Why a TLS handshake failed (``proxy.network.tls_failure`` decides): a fault of the peer's certificate, no common version or cipher, another alert
 of the peer, the end of the connection, or a timeout.
 """
 TLS_VERSIONS: Final = ("1.2", "1.3")
-APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
-"""Results of writing a block to the log; the last two are also in ``TAP_DROP_REASONS``."""
+APPEND_ERRORS: Final = ("", "disk_full", "disk_error")  # Results of writing a block to the log; the last two are also in ``TAP_DROP_REASONS``
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -181,8 +142,7 @@ TASKS: Final = (
     "thread",
     "unraisable",
     "spans",
-)
-"""The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
+)  # the background tasks of the control process, and other sources of exceptions (``control.task_monitor``)
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "authentication", "closed", "resolution", "abandoned", "other")
 """How an attempt to connect ended. ``closed``: before it was READY; ``resolution``: no address; ``abandoned``: not because of the endpoint."""
@@ -231,8 +191,7 @@ RESPONSE_ERRORS: Final = (
     "throttling_quota_exceeded",
     "producer_fenced",
     "other",
-)
-"""Errors of Kafka's protocol that have series of their own, by name; ``proxy.relay.pairing_stats`` has their numbers."""
+)  # Errors of Kafka's protocol that have series of their own, by name; ``proxy.relay.pairing_stats`` has their numbers
 REFUSED_APIS: Final = (
     *(name for name in MEASURED_APIS if name not in ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "other")),
     "DeleteTopics",
@@ -246,10 +205,8 @@ REFUSED_APIS: Final = (
     "AlterConfigs",
     "IncrementalAlterConfigs",
     "other",
-)
-"""APIs whose refused requests are counted by name."""
-REFUSALS: Final = ("api", "topic", "group", "transactional_id")
-"""What a request was refused for."""
+)  # APIs whose refused requests are counted by name
+REFUSALS: Final = ("api", "topic", "group", "transactional_id")  # what a request was refused for
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -268,15 +225,13 @@ _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
 _NAMED: Final = (_UPSTREAM, (SERVER_ADDRESS, ()), (SERVER_PORT, ()))
 _BROKER: Final = (BROKER, ())
-_ENDPOINT: Final = (*_NAMED, _BROKER)
-"""An endpoint as configured, or a broker of a cluster, which has no address here."""
+_ENDPOINT: Final = (*_NAMED, _BROKER)  # an endpoint as configured, or a broker of a cluster, which has no address here
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TRAFFIC: Final = (*_ENDPOINT, _DIRECTION)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
-_CLIENT: Final = (_LISTENER, (PRINCIPAL, ()), (CLIENT_ID, ()), (CLIENT_ADDRESS, ()))
-"""A client among the ten first ones."""
+_CLIENT: Final = (_LISTENER, (PRINCIPAL, ()), (CLIENT_ID, ()), (CLIENT_ADDRESS, ()))  # a client among the ten first ones
 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
@@ -604,8 +559,7 @@ METRICS: Final = (
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
-)
-"""Counts that control needs when a processor has died; their cells follow those of the metrics."""
+)  # Counts that control needs when a processor has died; their cells follow those of the metrics
 
 
 def _pipeline(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -623,5 +577,4 @@ PIPELINE_METRICS: Final = (
         "Windows (a minute of a stream, listener and direction) in batches; complete: the batch knows of no loss.",
         (STATE, MINUTE_STATES),
     ),
-)
-"""Exported by the Spark job's driver, over OTLP only; they have no cells and are not part of ``METRICS``."""
+)  # Exported by the Spark job's driver, over OTLP only; they have no cells and are not part of ``METRICS``

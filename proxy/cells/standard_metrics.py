@@ -5,15 +5,12 @@ from typing import Final
 from framegate.proxy.cells.metric import RPC_BOUNDS, Kind, Metric
 from framegate.proxy.cells.metrics import ERROR_TYPE
 
-__all__ = ["CALLS", "GENERATION", "MODE", "PROCESS", "PROCESS_METRICS", "RPC_METHOD", "RPC_STATUS", "RPC_SYSTEM"]
-
 PROCESS: Final = "framegate.process"
 MODE: Final = "cpu.mode"
 GENERATION: Final = "cpython.gc.generation"
 RPC_SYSTEM: Final = "rpc.system.name"
 RPC_METHOD: Final = "rpc.method"
-RPC_STATUS: Final = "rpc.response.status_code"
-"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
+RPC_STATUS: Final = "rpc.response.status_code"  # Renamed ``rpc.status_code`` in the conventions after 1.44
 _PROCESS: Final = (PROCESS, ())
 
 
@@ -31,8 +28,7 @@ PROCESS_METRICS: Final = (
     ),
     _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
     _standard("cpython.gc.collections", "counter", "{collection}", "Garbage collections, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-)
-"""Read from the system at each collection, for the processes that run then."""
+)  # Read from the system at each collection, for the processes that run then
 CALLS: Final = _standard(
     "rpc.server.call.duration",
     "histogram",
@@ -43,5 +39,4 @@ CALLS: Final = _standard(
     (RPC_STATUS, ()),
     (ERROR_TYPE, ()),
     bounds=RPC_BOUNDS,
-)
-"""Counted by OpenTelemetry's SDK, which adds exemplars."""
+)  # Counted by OpenTelemetry's SDK, which adds exemplars

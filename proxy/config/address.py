@@ -6,10 +6,7 @@ import re
 import socket
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_peer", "format_sockaddr", "parse_address"]
-
-MAX_UNIX_PATH_BYTES: Final = 107
-"""The size of ``sun_path`` without the final NUL."""
+MAX_UNIX_PATH_BYTES: Final = 107  # the size of ``sun_path`` without the final NUL
 _MAPPED: Final = "::ffff:"
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
@@ -71,12 +68,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> Address:
-    """Read an address; raises ValueError with a sentence that describes the fault.
-
-    Args:
-        text: from the configuration.
-        port_zero: whether port 0 (the kernel chooses) is allowed, as for listeners.
-        unix: whether ``unix:PATH`` is allowed.
+    """Read an address; raises ValueError with a sentence that describes the fault. ``port_zero``: whether port 0 (the kernel chooses) is allowed, as
+    for listeners. ``unix``: whether ``unix:PATH`` is allowed.
     """
     if text.startswith("unix:"):
         if not unix:

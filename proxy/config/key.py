@@ -10,8 +10,6 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Effect", "Key", "Unit", "changed_model", "chosen", "field_types", "keys", "model_from_wire", "model_to_wire"]
-
 Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "address"]
 Effect = Literal["now", "new connections", "restart"]
 """When a changed value is in force: ``now`` also for open connections; ``new connections``: open ones keep the value that they were accepted under;
@@ -21,33 +19,25 @@ Model = TypeVar("Model")
 
 
 class Key(NamedTuple):
-    """Further properties of a field.
+    """Further properties of a field."""
 
-    Attributes:
-        unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
-            mapping.
-        range: the least and the greatest value, both included; None: every value of the type.
-        effect: when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
-    """
-
+    # of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or mapping.
     unit: Unit = ""
-    range: tuple[float, float] | None = None
+    range: tuple[float, float] | None = None  # the least and the greatest value, both included; None: every value of the type
+    # when a changed value is in force; None: as of the section. Of a section or list it holds for adding and removing it as well.
     effect: Effect | None = None
 
     @property
     def least(self) -> float:
-        """The lower end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[0]
 
     @property
     def most(self) -> float:
-        """The upper end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[1]
 
     def takes(self, value: float) -> bool:
-        """Whether a number is in the range."""
         return self.range is None or self.range[0] <= value <= self.range[1]
 
 

@@ -15,26 +15,6 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from framegate.proxy.config.key import Key
 
-__all__ = [
-    "ANY_ADDRESS",
-    "MAX_INT32",
-    "MAX_RECEIVE_SIZE",
-    "UNLIMITED",
-    "UNLIMITED_LISTENER",
-    "UNLIMITED_NODE",
-    "AddressLimit",
-    "AddressLimits",
-    "LimitOverride",
-    "LimitRule",
-    "LimitsConfig",
-    "LimitsInForce",
-    "ListenerLimits",
-    "RateLimits",
-    "client_key",
-    "limits_in_force",
-    "parse_network",
-]
-
 Access = Literal["allow", "deny"]
 CONNECTIONS: Final = Key(range=(0, 10_000_000))
 CONNECTION_RATE: Final = Key(range=(0, 1_000_000))
@@ -42,10 +22,8 @@ REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4))
 RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4))
 REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000))
 RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000))
-MAX_INT32: Final = 2**31 - 1
-"""The largest body of a frame that a size header of 4 bytes can state."""
-MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")
-"""Of a listener and of its rules; changes over the API use its range."""
+MAX_INT32: Final = 2**31 - 1  # the largest body of a frame that a size header of 4 bytes can state
+MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), effect="now")  # of a listener and of its rules; changes over the API use its range
 _IPV6_PREFIX: Final = 64
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -67,10 +45,9 @@ UNLIMITED: Final = RateLimits()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
-    """The limits of those connections of a listener whose client matches: one pattern or network of each list that is not empty.
-
-    The first rule that matches is used. Its size, if it has one, replaces the listener's; with ``report_only`` frames above it are counted, and those
-    above the listener's are refused. Its rates are shared by all its connections, and apply besides those of the address, the listener and the node.
+    """The limits of those connections of a listener whose client matches: one pattern or network of each list that is not empty. The first rule that
+    matches is used. Its size, if it has one, replaces the listener's; with ``report_only`` frames above it are counted, and those above the
+    listener's are refused. Its rates are shared by all its connections, and apply besides those of the address, the listener and the node.
     """
 
     name: str
@@ -109,7 +86,6 @@ class LimitOverride:
     response_frames_rate: Annotated[int | None, RESPONSE_FRAMES] = None
 
     def over(self, limits: RateLimits) -> RateLimits:
-        """The limits, with the values of this override."""
         given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
         return dataclasses.replace(limits, **given)
 
@@ -125,10 +101,8 @@ class LimitsConfig(RateLimits):
 
 UNLIMITED_NODE: Final = LimitsConfig()
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(RateLimits))
-ANY_ADDRESS: Final = ""
-"""The network of addresses without an override."""
-_NO_ADDRESS: Final = ""
-"""The key of a Unix socket's client."""
+ANY_ADDRESS: Final = ""  # the network of addresses without an override
+_NO_ADDRESS: Final = ""  # the key of a Unix socket's client
 
 
 def client_key(peer: str) -> str:
@@ -165,12 +139,7 @@ class AddressLimit(NamedTuple):
 
 
 class AddressLimits:
-    """The limits of all client addresses. Immutable.
-
-    Args:
-        per_address: of addresses without an override.
-        overrides: with valid networks, no two of which are equal.
-    """
+    """The limits of all client addresses. Immutable. ``overrides``: with valid networks, no two of which are equal."""
 
     def __init__(self, per_address: RateLimits, overrides: Iterable[LimitOverride] = ()) -> None:
         self._others: Final = AddressLimit(per_address)

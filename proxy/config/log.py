@@ -5,13 +5,10 @@ from typing import Annotated, Final, Literal
 
 from framegate.proxy.config.key import Key
 
-__all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "AuditConfig", "LogConfig", "LogFormat", "LogLevel"]
-
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 OnAuditFailure = Literal["refuse", "count"]
-LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
-"""The least severe first."""
+LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")  # the least severe first
 _DAY_MS: Final = 86_400_000
 LEAST_EVERY_MS: Final = 10_000
 

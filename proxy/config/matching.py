@@ -6,8 +6,6 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-__all__ = ["address_matcher", "text_matcher"]
-
 Matcher = Callable[[str], bool]
 
 
@@ -23,10 +21,8 @@ def text_matcher(pattern: str) -> Matcher:
 
 
 def address_matcher(value: str) -> Matcher:
-    """Whether a peer, ``host:port``, ``[v6]:port`` or ``unix:PATH``, is of an address or network; or whether its host matches a pattern.
-
-    Raises:
-        ValueError: a network that is not valid.
+    """Whether a peer, ``host:port``, ``[v6]:port`` or ``unix:PATH``, is of an address or network; or whether its host matches a pattern. Raises
+    ValueError: a network that is not valid.
     """
     try:
         network = ipaddress.ip_network(value)

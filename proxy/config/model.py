@@ -21,12 +21,10 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
-MAX_PROCESSORS: Final = 64
-"""The number of slots in a connection's id (``framegate.proxy.network.connection_id``)."""
+MAX_PROCESSORS: Final = 64  # the number of slots in a connection's id (``framegate.proxy.network.connection_id``)
 MAX_HANDLER_PROCESSES: Final = 64
 LEAST_POOL: Final = 64 * KIB
-CUT_ABOVE: Final = 256 * KIB
-"""A frame of at most so many bytes, with its size header, always passes whole."""
+CUT_ABOVE: Final = 256 * KIB  # a frame of at most so many bytes, with its size header, always passes whole
 LISTS_WHOLE: Final = 4 * MIB
 """The same for responses on a listener with ``kafka``, whose lists of topics and groups must be whole to be examined, and with ``brokers`` for long
 answers to FindCoordinator, whose addresses are replaced."""
@@ -258,10 +256,8 @@ class UpstreamConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
-    """Which frames the tap records, and how. The first rule that matches a frame is used; a frame without a match is not recorded.
-
-    A file gives ``expires_ns`` as an instant or as a time from now. If the instant has passed, the rule is off: a warning in a file, an error in the
-    API.
+    """Which frames the tap records, and how. The first rule that matches a frame is used; a frame without a match is not recorded. A file gives
+    ``expires_ns`` as an instant or as a time from now. If the instant has passed, the rule is off: a warning in a file, an error in the API.
     """
 
     name: str
@@ -297,9 +293,8 @@ class ShipConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapConfig:
-    """The segment log.
-
-    The log may exceed the budget by a reserve of 1 MiB, a ledger of about the same size, open segments, and its growth between two sweeps, 1 s apart.
+    """The segment log. The log may exceed the budget by a reserve of 1 MiB, a ledger of about the same size, open segments, and its growth between
+    two sweeps, 1 s apart.
     """
 
     directory: Annotated[str, Key("path")]
@@ -314,8 +309,7 @@ class TapConfig:
     rules: Annotated[tuple[TapRule, ...], Key(effect="now")] = ()
 
 
-POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB))
-"""Of the memory pool; changes over the API use its range. In a file it may also be 0."""
+POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB))  # Of the memory pool; changes over the API use its range. In a file it may also be 0.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,10 +527,7 @@ def difference_to_wire(before: ProxyConfig, after: ProxyConfig) -> dict[str, Any
 
 def changed_from_wire(before: ProxyConfig, row: dict[str, Any]) -> Generator[None, None, ProxyConfig]:
     """The inverse, in pieces of less than a millisecond: a configuration with other keys. Listeners and upstreams that are the same are those of
-    ``before``.
-
-    Raises:
-        TypeError: a row that cannot be read, or a name that is not known.
+    ``before``. Raises TypeError: a row that cannot be read, or a name that is not known.
     """
     values = {name: value for name, value in row.items() if name not in _NAMED}
     for name, model in _NAMED.items():

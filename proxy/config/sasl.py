@@ -11,8 +11,6 @@ from framegate.proxy.config.key import Key
 if TYPE_CHECKING:
     from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["ListenerSasl", "Login", "Mechanism", "TokenAlgorithm", "TokenConfig", "UpstreamIdentity", "UpstreamSasl", "logins_of", "secret_files"]
-
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 TokenAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _KIB: Final = 1024
@@ -67,19 +65,13 @@ class UpstreamSasl:
 
 
 class Login(NamedTuple):
-    """One of the logins to an upstream.
+    """One of the logins to an upstream."""
 
-    Attributes:
-        principals: of the clients that use it; empty: all.
-        credential: the name of its secret, in auth requests.
-        file: with the secret.
-    """
-
-    principals: tuple[str, ...]
+    principals: tuple[str, ...]  # of the clients that use it; empty: all
     mechanism: Mechanism
     user: str
-    credential: str
-    file: str
+    credential: str  # the name of its secret, in auth requests
+    file: str  # with the secret
 
 
 def logins_of(upstream: str, sasl: UpstreamSasl) -> tuple[Login, ...]:

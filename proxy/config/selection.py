@@ -7,10 +7,7 @@ from typing import Final, NamedTuple
 from framegate.proxy.config.limits import MAX_INT32
 from framegate.proxy.kafka.schema import apis
 
-__all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]
-
-KAFKA_APIS: Final = {api.key: api.name for api in apis()}
-"""Kafka's APIs by key; others are shown as api-<key>."""
+KAFKA_APIS: Final = {api.key: api.name for api in apis()}  # Kafka's APIs by key; others are shown as api-<key>
 
 MAX_API: Final = 32767
 _KEYS: Final = {name.lower(): key for key, name in KAFKA_APIS.items()}

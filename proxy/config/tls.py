@@ -8,8 +8,6 @@ from typing import Annotated, Final, Literal
 
 from framegate.proxy.config.key import Key
 
-__all__ = ["BY_SUBJECT", "ClientAuth", "ListenerTls", "NameSource", "NamedCertificate", "OnChange", "PrincipalConfig", "TlsVersion", "UpstreamTls"]
-
 ClientAuth = Literal["none", "requested", "required"]
 TlsVersion = Literal["1.2", "1.3"]
 OnChange = Literal["refuse", "allow"]
@@ -69,5 +67,4 @@ class PrincipalConfig:
     rules: tuple[str, ...] = ("DEFAULT",)
 
 
-BY_SUBJECT: Final = PrincipalConfig()
-"""The unchanged subject."""
+BY_SUBJECT: Final = PrincipalConfig()  # the unchanged subject

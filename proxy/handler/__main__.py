@@ -32,11 +32,7 @@ def _print_lines() -> None:
 
 
 def _load(message: HandlerStartMessage) -> dict[str, LoadedHandler]:
-    """Import the handlers, by listener.
-
-    Raises:
-        LoadError: the first that cannot be imported; the text names its listener.
-    """
+    """Import the handlers, by listener. Raises LoadError: the first that cannot be imported; the text names its listener."""
     extend_path(message["path"])
     handlers: dict[str, LoadedHandler] = {}
     for listener, name in message["handlers"].items():

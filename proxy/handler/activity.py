@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-__all__ = ["Activity", "Begun", "HeartbeatCells", "HeartbeatSample", "Interrupted", "create_cells"]
-
 _CELL: Final = 8
 
 
@@ -25,22 +23,15 @@ class Begun(Protocol):
 
 
 class HeartbeatSample(NamedTuple):
-    """The state of a handler process at one moment.
+    """The state of a handler process at one moment."""
 
-    Attributes:
-        handled, failed: frames since the start, and those of them at which a handler raised.
-        busy_ns: for how long at least one frame was being handled, since the start.
-        in_handler: frames that are being handled now.
-        oldest_ns: for how long the oldest of these has been handled; 0 when there is none.
-        queued: frames that were read and whose handling has not begun.
-    """
-
+    # handled, failed: frames since the start, and those of them at which a handler raised
     handled: int
     failed: int
-    busy_ns: int
-    in_handler: int
-    oldest_ns: int
-    queued: int
+    busy_ns: int  # for how long at least one frame was being handled, since the start
+    in_handler: int  # frames that are being handled now
+    oldest_ns: int  # for how long the oldest of these has been handled; 0 when there is none
+    queued: int  # frames that were read and whose handling has not begun
 
 
 _SIZE: Final = (1 + len(HeartbeatSample._fields)) * _CELL
@@ -69,41 +60,29 @@ class HeartbeatCells:
         return int(self._cells[0])
 
     def read(self) -> HeartbeatSample:
-        """The sample that was written last."""
         return HeartbeatSample(*self._cells[1:])
 
     def write(self, beat: HeartbeatSample, now_ns: int) -> None:
-        """Publish a sample."""
         for index, value in enumerate(beat, 1):
             self._cells[index] = value
         self._cells[0] = now_ns
 
 
 class Activity:
-    """The state of one process. The main thread writes it, and the thread of the reporter reads it at any time.
-
-    Each attribute is set with one store, so there is no lock; a reader may see a new count with an old time.
-
-    Attributes:
-        handled: frames that were handled, those at which the handler failed included.
-        failed: those.
-        busy_ns: time in which at least one frame was being handled, as far as that is over.
-        began_ns: when the call began that now has the main thread; 0: there is none.
-        tasks: calls of handlers that are ``async def`` and not over, oldest first.
-        tasks_since_ns: since when there are any.
-        waiting: frames that were read and whose handling has not begun.
+    """The state of one process. The main thread writes it, and the thread of the reporter reads it at any time. Each attribute is set with one store,
+    so there is no lock; a reader may see a new count with an old time.
     """
 
     __slots__ = ("began_ns", "busy_ns", "failed", "handled", "tasks", "tasks_since_ns", "waiting")
 
     def __init__(self) -> None:
-        self.handled = 0
-        self.failed = 0
-        self.busy_ns = 0
-        self.began_ns = 0
-        self.tasks: dict[Any, Begun] = {}
-        self.tasks_since_ns = 0
-        self.waiting = 0
+        self.handled = 0  # frames that were handled, those at which the handler failed included
+        self.failed = 0  # those
+        self.busy_ns = 0  # time in which at least one frame was being handled, as far as that is over
+        self.began_ns = 0  # when the call began that now has the main thread; 0: there is none
+        self.tasks: dict[Any, Begun] = {}  # calls of handlers that are ``async def`` and not over, oldest first
+        self.tasks_since_ns = 0  # since when there are any
+        self.waiting = 0  # frames that were read and whose handling has not begun
 
     def batch_done(self, handled: int, took_ns: int) -> None:
         """Some frames were handled one after another, in so much time."""
@@ -112,7 +91,6 @@ class Activity:
             self.busy_ns += took_ns
 
     def heartbeat(self, now_ns: int) -> HeartbeatSample:
-        """The state as of now."""
         began_ns = self.began_ns
         in_task_ns = _oldest(self.tasks)
         oldest_ns = min((began for began in (began_ns, in_task_ns) if began), default=now_ns)

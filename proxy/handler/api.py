@@ -46,7 +46,6 @@ is a failure like any other. The environment has what Python needs, and the vari
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
@@ -54,41 +53,22 @@ from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
 
 __all__ = [
-    "CLOSE",
-    "DROP",
-    "PASS",
-    "Answer",
-    "Close",
-    "Context",
-    "Direction",
-    "Drop",
-    "Handle",
-    "Handler",
-    "Pass",
-    "Replace",
-    "Result",
-    "TlsFacts",
-    "Verdict",
-    "handler",
-]
+    "CLOSE", "DROP", "PASS", "Answer", "Close", "Context", "Direction", "Drop", "Handle", "Handler", "Pass", "Replace", "Result", "TlsFacts",
+    "Verdict", "handler",
+]  # fmt: skip
 
 Direction = Literal["request", "response"]
 
 
 class Verdict:
-    """What to do with a frame: the base of ``Pass``, ``Replace``, ``Drop``, ``Answer`` and ``Close``, which alone are used.
-
-    Attributes:
-        frame: the body that is sent; empty if none is.
-        throttle_ms: how long the client is not read after this.
-    """
+    """What to do with a frame: the base of ``Pass``, ``Replace``, ``Drop``, ``Answer`` and ``Close``, which alone are used."""
 
     __slots__ = ("frame", "throttle_ms")
     action: ClassVar[int]
 
     def __init__(self, frame: bytes | bytearray | memoryview = b"", throttle: float = 0.0) -> None:
-        self.frame = frame if type(frame) is bytes else _to_bytes(frame)
-        self.throttle_ms = _milliseconds(throttle) if throttle else 0
+        self.frame = frame if type(frame) is bytes else _to_bytes(frame)  # the body that is sent; empty if none is
+        self.throttle_ms = _milliseconds(throttle) if throttle else 0  # how long the client is not read after this
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (other.frame, other.throttle_ms) == (self.frame, self.throttle_ms)
@@ -156,8 +136,7 @@ PASS: Final = Pass()
 DROP: Final = Drop()
 CLOSE: Final = Close()
 
-Result = bytes | bytearray | memoryview | Verdict | None
-"""What a handle may return."""
+Result = bytes | bytearray | memoryview | Verdict | None  # what a handle may return
 
 
 def _to_bytes(frame: object) -> bytes:
@@ -177,34 +156,25 @@ def _milliseconds(throttle: float) -> int:
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Context:
-    """Where a frame comes from. To be read; only ``state`` is the handler's to change. Everything has a default, so that tests make one easily.
-
-    A connection of a handler that is not ``async def`` has one context, whose frame's facts (``direction``, ``sequence``, ``header``) change from
-    frame to frame; each frame of an ``async def`` has its own.
-
-    Attributes:
-        connection: the connection's id, as in framegate's log.
-        peer: the client, ``host:port``, or ``unix:``.
-        principal, principal_type: who the client is, as far as it was asked.
-        tls: what the handshake came to: ``version``, ``cipher`` and, where they are known, ``server_name``, ``peer_certificate``; None: plaintext.
-        has_upstream: whether the listener has one.
-        state: the connection's own, empty at first. It is in this process only: when the process ends and the connection goes on, it is empty again.
-        direction: ``request``: the frame comes from the client; ``response``: from the upstream.
-        sequence: of the frame in its direction on this connection, from 0.
-        header: what came before the frame's body, the size included, as it came.
+    """Where a frame comes from. To be read; only ``state`` is the handler's to change. Everything has a default, so that tests make one easily. A
+    connection of a handler that is not ``async def`` has one context, whose frame's facts (``direction``, ``sequence``, ``header``) change from frame
+    to frame; each frame of an ``async def`` has its own.
     """
 
-    connection: str = "0-0-0"
+    connection: str = "0-0-0"  # the connection's id, as in framegate's log
     listener: str = ""
-    peer: str = ""
+    peer: str = ""  # the client, ``host:port``, or ``unix:``
+    # principal, principal_type: who the client is, as far as it was asked
     principal: str = ""
     principal_type: str = ""
+    # what the handshake came to: ``version``, ``cipher`` and, where they are known, ``server_name``, ``peer_certificate``; None: plaintext
     tls: TlsFacts | None = None
-    has_upstream: bool = False
+    has_upstream: bool = False  # whether the listener has one
+    # the connection's own, empty at first. It is in this process only: when the process ends and the connection goes on, it is empty again.
     state: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    direction: Direction = "request"
-    sequence: int = 0
-    header: bytes = b""
+    direction: Direction = "request"  # ``request``: the frame comes from the client; ``response``: from the upstream
+    sequence: int = 0  # of the frame in its direction on this connection, from 0
+    header: bytes = b""  # what came before the frame's body, the size included, as it came
 
     def __repr__(self) -> str:
         return f"<Context {self.connection} {self.listener} {self.peer} {self.direction} {self.sequence}>"
@@ -238,15 +208,10 @@ class Handler(Protocol):
 H = TypeVar("H", bound=Handle | type[Handler])
 
 
-def handler(*, ordered_pipelining: bool | None = None, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
-    """Say of a function or class how it is used; it stays what it is.
-
-    Args:
-        ordered_pipelining: has no effect, and is going to be removed.
-        directions: what it is given, on a listener with an upstream. What it leaves out passes at the relay's full speed.
+def handler(*, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
+    """Say of a function or class how it is used; it stays what it is. ``directions``: what it is given, on a listener with an upstream. What it
+    leaves out passes at the relay's full speed.
     """
-    if ordered_pipelining is not None:
-        warnings.warn("ordered_pipelining has no effect: every handler works so; remove it", DeprecationWarning, stacklevel=2)
 
     def mark(target: H) -> H:
         target.directions = directions  # type: ignore[union-attr]

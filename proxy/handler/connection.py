@@ -30,11 +30,8 @@ from framegate.proxy.relay.handler_wire import (
 )
 from framegate.proxy.server.rows import HandlerRaisedRow
 
-__all__ = ["Connection", "Failures", "Request", "Tasks"]
-
 EVERY_NS: Final = 1_000_000_000
-MOST_TEXT: Final = 16_384
-"""Characters of a traceback, of which the end tells most."""
+MOST_TEXT: Final = 16_384  # Characters of a traceback, of which the end tells most
 
 
 class Request:
@@ -57,10 +54,8 @@ class Connection:
     """One connection.
 
     Attributes:
-        bytes_action: the action of a result that is bytes.
         order: with an ``async def`` handler: the requests without a reply, by direction, oldest first.
         tasks: likewise, their calls that are not over.
-        closed: replies are not wanted any more.
     """
 
     __slots__ = ("_none_action", "bytes_action", "closed", "context", "handle", "handler", "is_async", "number", "order", "tasks")
@@ -79,18 +74,16 @@ class Connection:
             tls=facts["tls"],
             has_upstream=facts["upstream"],
         )
-        self.bytes_action: Final = FRAME if facts["upstream"] else ANSWER
+        self.bytes_action: Final = FRAME if facts["upstream"] else ANSWER  # the action of a result that is bytes
         self._none_action: Final = PASS if facts["upstream"] else NOTHING
-        self.closed = False
+        self.closed = False  # replies are not wanted any more
         if handler.is_async:
             self.order: Final[tuple[deque[Request], deque[Request]]] = (deque(), deque())
             self.tasks: Final[set[Any]] = set()
 
     def decide(self, result: object, direction: int) -> tuple[int, int, bytes]:
-        """The reply to a result of the handler: action, throttle_ms, body.
-
-        Raises:
-            TypeError, ValueError: the result is not allowed, or not on this listener or in this direction.
+        """The reply to a result of the handler: action, throttle_ms, body. Raises TypeError, ValueError: the result is not allowed, or not on this
+        listener or in this direction.
         """
         if result is None:
             return self._none_action, 0, b""
@@ -131,11 +124,7 @@ def _fitting(body: bytes) -> bytes:
 
 
 class Failures:
-    """Counts exceptions of handlers, and reports them.
-
-    Args:
-        tell: takes a row for the log; called once a second at most.
-    """
+    """Counts exceptions of handlers, and reports them. ``tell``: takes a row for the log; called once a second at most."""
 
     def __init__(self, activity: Activity, now: Callable[[], int], tell: Callable[[HandlerRaisedRow], None]) -> None:
         self._activity: Final = activity
@@ -170,19 +159,10 @@ class Failures:
 
 
 class Tasks:
-    """The calls of ``async def`` handlers, for the connections of one processor.
-
-    Args:
-        emit: sends a reply.
-    """
+    """The calls of ``async def`` handlers, for the connections of one processor."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        now: Callable[[], int],
-        activity: Activity,
-        failures: Failures,
-        emit: Callable[[Reply], None],
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], int], activity: Activity, failures: Failures, emit: Callable[[Reply], None]
     ) -> None:
         self._loop: Final = loop
         self._now: Final = now
@@ -197,7 +177,6 @@ class Tasks:
         return set(self._requests)
 
     def accept(self, connection: Connection, direction: int, sequence: int, header: bytes, frame: bytes) -> None:
-        """Begin to handle a frame."""
         request = Request(connection, direction, sequence, header, frame)
         connection.order[direction].append(request)
         task = self._loop.create_task(self._run(request))

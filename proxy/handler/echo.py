@@ -2,8 +2,6 @@
 
 from framegate.proxy.handler.api import Context
 
-__all__ = ["echo"]
-
 
 def echo(frame: bytes, context: Context) -> bytes:
     """Answers every frame with itself."""

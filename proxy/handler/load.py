@@ -11,34 +11,24 @@ from typing import Any, Final
 
 from framegate.proxy.relay.handler_wire import DIRECTIONS, HandlerFacts
 
-__all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
-
 
 class LoadError(Exception):
     """The name is not that of a handler."""
 
 
 class LoadedHandler:
-    """A handler that can be called.
-
-    Attributes:
-        name: as configured, ``package.module:name``.
-        target: the object that may have start and stop; listeners that name the same object share it.
-        handle: takes a frame and a context; with ``is_async`` it returns a coroutine.
-        description: the first line of its docstring.
-    """
+    """A handler that can be called."""
 
     def __init__(self, name: str, target: Any) -> None:
-        self.name: Final = name
-        self.target: Final = target
-        self.handle: Final[Any] = getattr(target, "handle", target)
+        self.name: Final = name  # as configured, ``package.module:name``
+        self.target: Final = target  # the object that may have start and stop; listeners that name the same object share it
+        self.handle: Final[Any] = getattr(target, "handle", target)  # takes a frame and a context; with ``is_async`` it returns a coroutine
         self.is_async: Final = is_async(self.handle)
         directions = getattr(target, "directions", DIRECTIONS)
         self.directions: Final[tuple[str, ...]] = (directions,) if isinstance(directions, str) else tuple(directions)
-        self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]
+        self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]  # the first line of its docstring
 
     def facts(self) -> HandlerFacts:
-        """What a processor must know about it."""
         return HandlerFacts(directions=list(self.directions))
 
     def fault(self) -> str:
@@ -71,10 +61,8 @@ def extend_path(folders: Sequence[str]) -> None:
 
 
 def load(name: str) -> LoadedHandler:
-    """Import a handler; a class is called without arguments.
-
-    Raises:
-        LoadError: the text says what is wrong, and, for an exception in users' code, where.
+    """Import a handler; a class is called without arguments. Raises LoadError: the text says what is wrong, and, for an exception in users' code,
+    where.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:

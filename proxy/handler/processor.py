@@ -19,12 +19,8 @@ from framegate.proxy.handler.reply_buffer import ReplyBuffer
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import DIRECTIONS, FAILED, LONG, MAX_BODY, RecordReader, Reply, Request, WireError
 
-__all__ = ["Processor"]
-
-READ: Final = 65_536
-"""Bytes of one read; glibc allocates and frees so many without a system call."""
-MOST_READ: Final = 1 << 20
-"""Bytes of one read of a longer record."""
+READ: Final = 65_536  # bytes of one read; glibc allocates and frees so many without a system call
+MOST_READ: Final = 1 << 20  # bytes of one read of a longer record
 HOLD_NS: Final = 1_000_000
 HOLD_BYTES: Final = 256 * 1024
 TURN_NS: Final = 5_000_000
@@ -38,8 +34,6 @@ class Processor:
     Args:
         sock: to the processor; closed by this object.
         name: ``slot.generation``, for rows.
-        handlers: by listener.
-        answers: the replies of all processors that wait.
         broken: called when the processor breaks the protocol, and after internal errors; the socket is closed then.
         ended: called once, when the socket is closed.
     """
@@ -86,11 +80,9 @@ class Processor:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     def begin(self, hello: bytes) -> None:
-        """Send HELLO, and start reading."""
         self._resume()
         self._write(hello)
 
@@ -143,7 +135,6 @@ class Processor:
             self._handle(data)
 
     def _go_on(self) -> None:
-        """Handle what was read, in the next turn of the loop."""
         if not self._round_is_due:
             self._round_is_due = True
             self._loop.call_soon(self._on_round)
@@ -258,7 +249,6 @@ class Processor:
         return self._failures.raised(connection.handler.name, connection.context, error)
 
     def _administer(self, data: bytes, position: int, end: int) -> None:
-        """Handle a record that is not a request."""
         kind = data[position + _KIND]
         if kind == wire.OPEN:
             number, facts = wire.read_open(data, position, end)

@@ -9,25 +9,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MOST_BYTES", "PATIENCE_S", "ReplyBuffer"]
-
 MOST_BYTES: Final = 16 << 20
 PATIENCE_S: Final = 2.0
 
 
 class ReplyBuffer:
-    """The waiting replies of one process.
-
-    Attributes:
-        puts_off: no frame is to be handled.
-        drops: further long replies are to be dropped.
-    """
+    """The waiting replies of one process."""
 
     __slots__ = ("_bytes", "_loop", "_timer", "_waiting", "drops", "puts_off")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.puts_off = False
-        self.drops = False
+        self.puts_off = False  # no frame is to be handled
+        self.drops = False  # further long replies are to be dropped
         self._loop: Final = loop
         self._bytes = 0
         self._waiting: dict[Callable[[], object], None] = {}

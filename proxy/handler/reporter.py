@@ -20,34 +20,20 @@ from typing import Final
 from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 
-__all__ = ["Reporter"]
-
 BEAT_NS: Final = 250_000_000
-INTERRUPTS_NS: Final = (2_000_000_000, 3_000_000_000, 4_000_000_000)
-"""When users' code is interrupted, after the beginning of the end."""
+INTERRUPTS_NS: Final = (2_000_000_000, 3_000_000_000, 4_000_000_000)  # when users' code is interrupted, after the beginning of the end
 EXIT_NS: Final = 4_800_000_000
-_FINISH: Final[Mapping[str, object]] = {"type": "finish"}
-"""Follows the last row; it is not sent."""
+_FINISH: Final[Mapping[str, object]] = {"type": "finish"}  # Follows the last row; it is not sent
 _MUST_ARRIVE: Final = frozenset({"ready", "failed", "parted"})
 
 
 class Reporter:
-    """Made in the main thread, which it interrupts.
-
-    Args:
-        command: the command socket; made non-blocking.
-        reader: has what was read of it before.
-        cells: where the state is published.
-
-    Attributes:
-        is_ending: the process is to end.
-        is_interruptible: the main thread may be interrupted. False while it runs framegate's own code, which ends by itself.
-    """
+    """Made in the main thread, which it interrupts. ``command``: the command socket; made non-blocking."""
 
     def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: HeartbeatCells) -> None:
         command.setblocking(False)
-        self.is_ending = False
-        self.is_interruptible = True
+        self.is_ending = False  # the process is to end
+        self.is_interruptible = True  # the main thread may be interrupted. False while it runs framegate's own code, which ends by itself.
         self._command: Final = command
         self._reader: Final = reader
         self._writer: Final = LinkWriter(command)

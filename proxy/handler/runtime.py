@@ -26,22 +26,12 @@ from framegate.proxy.server.messages import FailedMessage, HandlerFacts, Handler
 from framegate.proxy.server.protocol import WIRE_VERSION, event_notice
 from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
-__all__ = ["Runtime"]
-
-CANCEL_SECONDS: Final = 1.0
-"""How long cancelled calls have to end."""
-STOP_SECONDS: Final = 3.0
-"""How long all stops together have."""
+CANCEL_SECONDS: Final = 1.0  # how long cancelled calls have to end
+STOP_SECONDS: Final = 3.0  # how long all stops together have
 
 
 class Runtime:
-    """One handler process.
-
-    Args:
-        slot: its number.
-        handlers: by listener.
-        handover: non-blocking.
-    """
+    """One handler process. ``handover``: non-blocking."""
 
     def __init__(self, slot: int, handlers: Mapping[str, LoadedHandler], handover: socket.socket, reporter: Reporter, activity: Activity) -> None:
         self._handlers: Final = handlers
@@ -140,7 +130,6 @@ class Runtime:
     # The processors.
 
     def _on_handover(self) -> None:
-        """Receive sockets to processors from control."""
         while True:
             try:
                 received = receive_handovers(self._handover)

@@ -1,14 +1,5 @@
 """Kafka's messages, as far as the data path has to read and change them in place.
 
-- ``tables``: the messages of all APIs that brokers offer to clients, generated from Kafka's schemas; ``schema``: reads them, and knows the APIs.
-- ``program``: compiles the schema of a message into operations; ``walker``: executes them over a message and finds positions.
-- ``addresses``: replaces addresses of brokers; ``endpoint_eraser``: erases them from answers that pass in pieces.
-- ``api_versions``: narrows ApiVersions answers to what the tables have.
-- ``subjects``: what a request names, which parts of it may be refused, and lists in answers.
-- ``error_answers``: the answers by which a broker refuses a request; ``message``: whole messages as objects, for what is rare.
-- ``produce_acks``: the acks of a Produce request, which every request on the way is asked for; ``values``: varints and strings.
-- ``trace_parents``: the trace contexts in the headers of a Produce request's records, for the requests that have a span.
-
 What answers say of brokers, and what becomes of it:
 
 =========================================  =========================================================================================================

@@ -20,14 +20,9 @@ from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import string_at, varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["HEAD", "NONE", "TAIL", "AddressRewriter", "AdvertisedBrokers", "SeenBroker", "carries_addresses", "lacks_endpoints"]
-
-NONE: Final = 0
-"""No addresses of brokers."""
-HEAD: Final = 1
-"""Addresses at the beginning of the answer."""
-TAIL: Final = 2
-"""Addresses at the end of the answer."""
+NONE: Final = 0  # no addresses of brokers
+HEAD: Final = 1  # Addresses at the beginning of the answer
+TAIL: Final = 2  # Addresses at the end of the answer
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -60,12 +55,7 @@ _LISTS: Final = {"Brokers<": _LIST, "Brokers>": _LIST_END, "EndpointType<": _TYP
 _MARKS: Final[dict[int, dict[str, int]]] = {
     _METADATA: {**_LISTS, "Brokers.NodeId<": _ADDRESS},
     _DESCRIBE_CLUSTER: {**_LISTS, "Brokers.BrokerId<": _ADDRESS},
-    _FIND_COORDINATOR: {
-        "NodeId<": _ADDRESS,
-        "Port>": _ADDRESS_END,
-        "Coordinators.NodeId<": _ADDRESS,
-        "Coordinators.Port>": _ADDRESS_END,
-    },
+    _FIND_COORDINATOR: {"NodeId<": _ADDRESS, "Port>": _ADDRESS_END, "Coordinators.NodeId<": _ADDRESS, "Coordinators.Port>": _ADDRESS_END},
 }
 _ENDPOINTS: Final = {"NodeEndpoints.NodeId<": _ADDRESS, "NodeEndpoints.Port>": _ADDRESS_END, "NodeEndpoints>": _CONTENT_END}
 
@@ -84,14 +74,9 @@ def carries_addresses(key: i64, version: i64) -> i64:
 
 
 def lacks_endpoints(key: i64, version: i64, data: bytes, start: i64, end: i64) -> bool:
-    """Whether an answer has no address: of an API without any, or one of Produce or Fetch that follows its schema and has no tagged field.
-
-    False says nothing: ``AddressRewriter`` must look. Most answers have no address, and this takes less than a tenth of the time.
-
-    Args:
-        key, version: of the request.
-        data: has the body of the answer from ``start`` to ``end``, or only its beginning: then one of Produce or Fetch is False.
-        start, end: see above.
+    """Whether an answer has no address: of an API without any, or one of Produce or Fetch that follows its schema and has no tagged field. False says
+    nothing: ``AddressRewriter`` must look. Most answers have no address, and this takes less than a tenth of the time. ``data``: has the body of the
+    answer from ``start`` to ``end``, or only its beginning: then one of Produce or Fetch is False.
     """
     size = end - start
     if key == _PRODUCE:
@@ -192,10 +177,8 @@ def _is_usual_fetch(data: bytes, start: i64, end: i64) -> bool:
 
 
 def _after_fetched(head: i64) -> i64:
-    """How many bytes the rest of a partition has up to its tagged fields; very many if it has aborted transactions, or 2 MiB of records.
-
-    Args:
-        head: its first eight bytes: the number of aborted transactions, the preferred replica, the first bytes of the records' size.
+    """How many bytes the rest of a partition has up to its tagged fields; very many if it has aborted transactions, or 2 MiB of records. ``head``:
+    its first eight bytes: the number of aborted transactions, the preferred replica, the first bytes of the records' size.
     """
     size = head >> 16 & 0x7F
     width: i64 = 6
@@ -222,18 +205,10 @@ class SeenBroker(NamedTuple):
 
 
 class AdvertisedBrokers:
-    """What clients are told: the address of each broker; of a broker that has none, the bootstrap address.
-
-    Args:
-        host, port: the bootstrap address.
-        brokers: addresses by node id.
-
-    Attributes:
-        without: node ids for which the bootstrap address was told.
-    """
+    """What clients are told: the address of each broker; of a broker that has none, the bootstrap address."""
 
     def __init__(self, host: str, port: int, brokers: Mapping[int, tuple[str, int]]) -> None:
-        self.without: Final[set[int]] = set()
+        self.without: Final[set[int]] = set()  # node ids for which the bootstrap address was told
         self._bootstrap: Final = _encoded(host, port)
         self._brokers: Final = {node: _encoded(*address) for node, address in brokers.items()}
 
@@ -257,19 +232,14 @@ def _encoded(host: str, port: int) -> tuple[bytes, bytes]:
 
 
 class AddressRewriter:
-    """Rewrites answers, one after the other.
-
-    Attributes:
-        advertised: what clients are told; may be replaced at any time.
-        brokers: the brokers that the last answer names, if it names all of them (Metadata, DescribeCluster) and its list is another than in the
-            answer of the same kind before it; else None.
-        change: bytes by which the last answer became longer.
-    """
+    """Rewrites answers, one after the other."""
 
     def __init__(self, advertised: AdvertisedBrokers) -> None:
-        self.advertised = advertised
+        self.advertised = advertised  # what clients are told; may be replaced at any time
+        # the brokers that the last answer names, if it names all of them (Metadata, DescribeCluster) and its list is another than in the answer of
+        # the same kind before it; else None
         self.brokers: list[SeenBroker] | None = None
-        self.change: i64 = 0
+        self.change: i64 = 0  # bytes by which the last answer became longer
         self._walker: Final = Walker()
         self._programs: Final[dict[int, Program]] = {}
         self._seen: Final[dict[int, bytes]] = {}
@@ -280,14 +250,11 @@ class AddressRewriter:
         Args:
             key, version: of the request; ``carries_addresses`` is not NONE.
             data: has the body of the answer, from the correlation id on, from ``start`` to ``end``.
-            start, end: see above.
             size: bytes of the whole body, if only its first part is there. All addresses must be within it.
 
-        Returns:
-            The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
+        Returns: The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
 
-        Raises:
-            KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
+        Raises KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
         """
         program = self._program(key, version, size >= 0)
         walker = self._walker

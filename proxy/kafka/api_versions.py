@@ -12,8 +12,6 @@ from framegate.proxy.kafka.schema import API_VERSIONS, api, known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["UNSUPPORTED_VERSION", "narrowed", "probe_request", "unsupported_version_answer"]
-
 UNSUPPORTED_VERSION: Final = 35
 
 _ARRAY: Final = 1  # marks
@@ -37,17 +35,12 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32
 
     Least versions, features and the throttle time stay. An answer with UNSUPPORTED_VERSION has the form of version 0, whatever was asked.
 
-    Args:
-        version: of the request.
-        data: has the body of the answer, from the correlation id on.
-        start, end: where it begins and ends.
-        greatest: by API key, the greatest version that is offered, -1 none; None: all that are understood.
+    ``data``: has the body of the answer, from the correlation id on. ``greatest``: by API key, the greatest version that is offered, -1 none; None:
+    all that are understood.
 
-    Returns:
-        The new body in pieces; None: nothing changes.
+    Returns: The new body in pieces; None: nothing changes.
 
-    Raises:
-        KafkaFormatError: the answer does not follow its schema, or the version is unknown.
+    Raises KafkaFormatError: the answer does not follow its schema, or the version is unknown.
     """
     if end - start >= 6 and i64(read_i16_be(data, start + 4)) == UNSUPPORTED_VERSION:
         version = 0

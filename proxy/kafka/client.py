@@ -7,15 +7,10 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.values import varint_at
 
-__all__ = ["MAX_TEXT", "Client", "client_of"]
-
-MAX_TEXT: Final = 256
-"""Characters that are kept of each text."""
+MAX_TEXT: Final = 256  # Characters that are kept of each text
 _API_VERSIONS: Final = 18
-_NAMES_SOFTWARE: Final = 3
-"""The first version of ApiVersions that names it."""
-_CLIENT_ID: Final = 8
-"""The position of the client id in a request, behind API key, version and correlation id."""
+_NAMES_SOFTWARE: Final = 3  # the first version of ApiVersions that names it
+_CLIENT_ID: Final = 8  # the position of the client id in a request, behind API key, version and correlation id
 
 
 class Client:

@@ -21,8 +21,6 @@ from framegate.proxy.kafka.schema import known_api
 from framegate.proxy.kafka.values import varint
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["FIRST_UNKNOWN_TAG", "EndpointEraser"]
-
 FIRST_UNKNOWN_TAG: Final = 96
 """The number of the tagged field that replaces the endpoints: one byte, and far above those that Kafka's messages have (less than 10)."""
 
@@ -41,20 +39,11 @@ def _program(key: i64, version: i64) -> Program:
 
 
 class EndpointEraser:
-    """Follows one answer.
-
-    Args:
-        key, version: of the request; ``carries_addresses`` is TAIL.
-        size: bytes of the answer's body.
-
-    Attributes:
-        replacement: of the last piece, the bytes that replace those from the returned position to its end.
-        erased: whether the answer had endpoints.
-    """
+    """Follows one answer. ``key``, ``version``: of the request; ``carries_addresses`` is TAIL. ``size``: bytes of the answer's body."""
 
     def __init__(self, key: i64, version: i64, size: i64) -> None:
-        self.replacement: bytes = b""
-        self.erased: bool = False
+        self.replacement: bytes = b""  # of the last piece, the bytes that replace those from the returned position to its end
+        self.erased: bool = False  # whether the answer had endpoints
         self._size: Final = size
         self._walker: Final = Walker()
         self._walker.begin(_program(key, version), 0, size)
@@ -74,13 +63,9 @@ class EndpointEraser:
         self._walker.pass_by(size)
 
     def feed(self, data: bytes, start: i64, end: i64) -> i64:
-        """The next bytes of the body, consecutive, all of it in the end.
-
-        Returns:
-            The position in ``data`` from which on its bytes are to be replaced by ``replacement``, up to ``end``; ``end``: nothing is to be replaced.
-
-        Raises:
-            KafkaFormatError: the answer does not follow its schema. Nothing of the piece may be sent.
+        """The next bytes of the body, consecutive, all of it in the end. Returns: The position in ``data`` from which on its bytes are to be replaced
+        by ``replacement``, up to ``end``; ``end``: nothing is to be replaced. Raises KafkaFormatError: the answer does not follow its schema. Nothing
+        of the piece may be sent.
         """
         fed = self._fed
         self._fed = fed + end - start

@@ -10,8 +10,6 @@ from typing import Any, Final
 from framegate.proxy.kafka.message import decode, encode_answer, encode_element
 from framegate.proxy.kafka.schema import Field, known_api
 
-__all__ = ["MESSAGE", "error_answer", "error_elements"]
-
 MESSAGE: Final = "a rule of framegate does not allow it"
 """In answers that have a text, which clients show: without it, their users look for the reason in the brokers' ACLs."""
 
@@ -65,7 +63,6 @@ class _Refusal:
         self._code: Final = code
 
     def fields(self, fields: list[Field], request: dict[str, Any], top: bool) -> dict[str, Any]:
-        """The fields of an answer, or of one of its elements."""
         present = [field for field in fields if field.is_in(self._version)]
         has_code = any(field.name == "ErrorCode" for field in present)
         found: dict[str, Any] = {}
@@ -119,18 +116,8 @@ def _flattened(key: int, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def error_answer(key: int, version: int, correlation_id: int, request: bytes, code: int) -> bytes | None:
-    """The body of an answer that refuses a request.
-
-    Args:
-        key, version, correlation_id: of the request; its version is understood.
-        request: the body of the request.
-        code: Kafka's number of the error.
-
-    Returns:
-        The body, throttle time 0; None: a Produce request with acks=0 has no answer.
-
-    Raises:
-        KafkaFormatError: the request does not follow its schema, or its version is not understood.
+    """The body of an answer that refuses a request. Returns: The body, throttle time 0; None: a Produce request with acks=0 has no answer. Raises
+    KafkaFormatError: the request does not follow its schema, or its version is not understood.
     """
     found = known_api(key, version)
     asked = decode(key, version, request, 0, len(request))
@@ -141,20 +128,9 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
 
 
 def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Field], chosen: Iterable[int], code: int) -> list[bytes]:
-    """What refuses a part of a request: elements for an array at the top of its answer.
-
-    Args:
-        key, version: of the request; its version is understood.
-        request: the body of the request.
-        lists: the name of the request's array, and the array of the answer that has an element for each of its elements.
-        chosen: indexes of the elements of the request that are refused.
-        code: see ``error_answer``.
-
-    Returns:
-        The elements as they are in an answer.
-
-    Raises:
-        KafkaFormatError: see ``error_answer``.
+    """What refuses a part of a request: elements for an array at the top of its answer. ``lists``: the name of the request's array, and the array of
+    the answer that has an element for each of its elements. ``chosen``: indexes of the elements of the request that are refused. Returns: The
+    elements as they are in an answer. Raises KafkaFormatError: see ``error_answer``.
     """
     found = known_api(key, version)
     items = decode(key, version, request, 0, len(request))[lists[0]]

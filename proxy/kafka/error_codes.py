@@ -10,10 +10,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.schema import api
 
-__all__ = ["ERROR_HEAD", "error_code", "error_place"]
-
-ERROR_HEAD: Final = 11
-"""Bytes of an answer that are enough: correlation id, tagged fields (none), throttle time, code."""
+ERROR_HEAD: Final = 11  # bytes of an answer that are enough: correlation id, tagged fields (none), throttle time, code
 _CORRELATION: Final = 4
 _THROTTLE: Final = 4
 _SIZE: Final = 2
@@ -34,11 +31,7 @@ _PLACES: Final[vec[i64]] = _unknown()  # by API and version; found when they are
 
 
 def error_place(call: i64) -> i64:
-    """Where answers have their error code, for ``error_code``; 0: at no fixed place.
-
-    Args:
-        call: API key << 16 | version of the request.
-    """
+    """Where answers have their error code, for ``error_code``; 0: at no fixed place. ``call``: API key << 16 | version of the request."""
     key, version = call >> 16, call & 0xFFFF
     if key < 0 or key >= _KEYS or version >= _VERSIONS:
         return 0
@@ -49,12 +42,8 @@ def error_place(call: i64) -> i64:
 
 
 def error_code(place: i64, data: bytes, start: i64, end: i64) -> i64:
-    """The error code of an answer; 0: it has none.
-
-    Args:
-        place: not 0.
-        data: has the body of the answer from ``start`` on, ``ERROR_HEAD`` bytes of it or all.
-        start, end: of the body.
+    """The error code of an answer; 0: it has none. ``place``: not 0. ``data``: has the body of the answer from ``start`` on, ``ERROR_HEAD`` bytes of
+    it or all.
     """
     at = start + place
     if at + _SIZE > end or at + _SIZE > i64(len(data)):

@@ -16,8 +16,6 @@ from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field, known_api
 from framegate.proxy.kafka.values import varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["MAX_ELEMENTS", "decode", "default", "encode_answer", "encode_element"]
-
 MAX_ELEMENTS: Final = 100_000
 """Elements of arrays in a message that is read as objects. One with more is refused: an element may have 1 byte there, and 200 here."""
 
@@ -97,10 +95,8 @@ class _Reader:
 
 
 def decode(key: int, version: int, data: bytes, start: i64, end: i64, *, answer: bool = False) -> dict[str, Any]:
-    """A request or answer, without its header.
-
-    Raises:
-        KafkaFormatError: it does not follow its schema, its version is not understood, or it has more than MAX_ELEMENTS elements.
+    """A request or answer, without its header. Raises KafkaFormatError: it does not follow its schema, its version is not understood, or it has more
+    than MAX_ELEMENTS elements.
     """
     api = known_api(key, version)
     place = (key << 16 | version) << 1 | answer

@@ -5,8 +5,6 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-__all__ = ["NO_ACKS_FIELD", "produce_acks"]
-
 NO_ACKS_FIELD: Final = -2
 _FLEXIBLE_PRODUCE: Final = 9
 _REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id
@@ -63,15 +61,8 @@ def _skip_tags(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def produce_acks(data: bytes, pos: i64, end: i64, version: i64) -> i64:
-    """The acks of a Produce request; -2: they are not within ``data``.
-
-    Args:
-        data: has the first bytes of the body.
-        pos: where the body begins.
-        end: the position after the frame's last byte in ``data``.
-        version: of the request.
-
-    Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.
+    """The acks of a Produce request; -2: they are not within ``data``. ``data``: has the first bytes of the body. ``end``: the position after the
+    frame's last byte in ``data``. Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.
     """
     pos = _skip_string(data, pos + _REQUEST_HEAD, end)
     if version >= _FLEXIBLE_PRODUCE:

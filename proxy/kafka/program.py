@@ -18,8 +18,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import Side
 from framegate.proxy.kafka.schema import FIXED_SIZES, Api, Field
 
-__all__ = ["MAX_DEPTH", "SIZE_MARK", "Program", "compile_program"]  # and the operations, for the walker
-
 # Operations with their operands. Those from READS on first read a number, of the kind in their low bits.
 SKIP: Final = 0  # bytes
 MARK: Final = 1  # number
@@ -43,25 +41,17 @@ TAGS: Final = 5  # what follows: the number of tagged fields
 TAG: Final = 6  # the number of one
 TAG_SIZE: Final = 7  # TAG, what follows, how many are known; of each its number and its first operation
 
-SIZE_MARK: Final = 0
-"""The mark that stands before the marks of a tagged field: where the size of its content begins."""
-MAX_DEPTH: Final = 64
-"""Entries of the walker's stack: no schema needs more than half of them."""
+SIZE_MARK: Final = 0  # the mark that stands before the marks of a tagged field: where the size of its content begins
+MAX_DEPTH: Final = 64  # Entries of the walker's stack: no schema needs more than half of them
 
 
 class Program:
-    """The operations of one message in one version.
-
-    Attributes:
-        code: the operations, each with its operands.
-        compact: lengths in the message are varints.
-        side: that sends the message, and is at fault if it does not follow its schema.
-    """
+    """The operations of one message in one version."""
 
     def __init__(self, code: "vec[i64]", compact: bool, side: Side) -> None:
-        self.code: Final = code
-        self.compact: Final = compact
-        self.side: Final[Side] = side
+        self.code: Final = code  # the operations, each with its operands
+        self.compact: Final = compact  # lengths in the message are varints
+        self.side: Final[Side] = side  # that sends the message, and is at fault if it does not follow its schema
 
 
 class _Compiler:
@@ -73,7 +63,6 @@ class _Compiler:
         self._pending = 0  # bytes of fixed size that are not skipped yet
 
     def add(self, *words: int) -> int:
-        """Add an operation, and return the place after it."""
         if self._pending:
             self.code += (SKIP, self._pending)
             self._pending = 0
@@ -95,7 +84,6 @@ class _Compiler:
         return any(mark.startswith(path) and mark[len(path)] in "<>.[" for mark in self._marks)
 
     def add_fields(self, fields: list[Field], path: str) -> None:
-        """The fields of a message or struct."""
         tagged: list[tuple[int, Field]] = []
         for field in fields:
             if field.is_in(self._version):

@@ -13,8 +13,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.tables import APIS
 
-__all__ = ["API_VERSIONS", "FIXED_SIZES", "Api", "Field", "api", "api_key", "apis", "known_api", "understands"]
-
 API_VERSIONS: Final = 18
 FIXED_SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
 """Bytes of the types that always have the same size."""
@@ -26,31 +24,21 @@ _REST: Final = re.compile(r"(?:/(\d+)-(\d+))?(?:\?(\d+)-(\d+))?(?:#(\d+)@(\d+)-(
 
 
 class Field:
-    """A field of a message.
-
-    Attributes:
-        name: as in Kafka's schema.
-        kind: its type, of an array that of the elements; empty for a struct.
-        array: whether it is an array.
-        fields: of the struct.
-        entity: what it identifies (``topicName``, ``groupId`` …), or empty.
-        default: as text; empty for zero, false, an empty string or array.
-    """
+    """A field of a message."""
 
     def __init__(self, name: str, kind: str, array: bool, fields: "list[Field]", rest: "list[str | None]", least: int, most: int) -> None:
-        self.name: Final = name
-        self.kind: Final = kind
-        self.array: Final = array
-        self.fields: Final = fields
+        self.name: Final = name  # as in Kafka's schema
+        self.kind: Final = kind  # its type, of an array that of the elements; empty for a struct
+        self.array: Final = array  # whether it is an array
+        self.fields: Final = fields  # of the struct
         self._versions = _range(rest[0], rest[1]) if rest[0] else (least, most)
         self._nullable = _range(rest[2], rest[3])
         self._tag = int(rest[4] or -1)
         self._tagged = _range(rest[5], rest[6])
-        self.entity: Final = rest[7] or ""
-        self.default: Final = rest[8] or ""
+        self.entity: Final = rest[7] or ""  # what it identifies (``topicName``, ``groupId`` …), or empty
+        self.default: Final = rest[8] or ""  # as text; empty for zero, false, an empty string or array
 
     def is_in(self, version: int) -> bool:
-        """Whether a version has the field."""
         return self._versions[0] <= version <= self._versions[1]
 
     def is_nullable(self, version: int) -> bool:
@@ -66,7 +54,6 @@ def _range(least: str | None, most: str | None) -> tuple[int, int]:
 
 
 def _fields(text: str, position: int, least: int, most: int) -> tuple[list[Field], int]:
-    """The fields up to the closing brace or the end of the text."""
     found: list[Field] = []
     while position < len(text) and text[position] != "}":
         name = _NAME.match(text, position)
@@ -84,27 +71,22 @@ def _fields(text: str, position: int, least: int, most: int) -> tuple[list[Field
 
 
 class Api:
-    """An API of Kafka that brokers offer to clients.
-
-    Attributes:
-        key, name: as Kafka numbers and names it.
-        least: the lowest version that is understood.
-        most: the greatest one; no version that Kafka calls unstable, and none with addresses that cannot be replaced.
-        flexible: the first version with compact lengths and tagged fields; above ``most`` if there is none.
-    """
+    """An API of Kafka that brokers offer to clients."""
 
     def __init__(self, row: tuple[int, str, int, int, int, int, str, str]) -> None:
+        # key, name: as Kafka numbers and names it
         self.key: Final = row[0]
         self.name: Final = row[1]
-        self.least: Final = row[2]
+        self.least: Final = row[2]  # the lowest version that is understood
+        # the greatest one; no version that Kafka calls unstable, and none with addresses that cannot be replaced
         self.most: Final = min(row[4], _LIMITED.get(row[0], row[4]))
+        # the first version with compact lengths and tagged fields; above ``most`` if there is none
         self.flexible: Final = row[5] if row[5] >= 0 else _MAX_KEY
         self._valid = row[3]
         self._texts = (row[6], row[7])
         self._parsed: dict[bool, list[Field]] = {}
 
     def fields(self, answer: bool) -> list[Field]:
-        """The fields of its requests or answers."""
         found = self._parsed.get(answer)
         if found is None:
             found = self._parsed[answer] = _fields(self._texts[answer], 0, self.least, self._valid)[0]

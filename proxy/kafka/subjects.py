@@ -20,24 +20,6 @@ from framegate.proxy.kafka.schema import Api, Field
 from framegate.proxy.kafka.values import string_at, varint, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = [
-    "GROUP",
-    "TOPIC",
-    "TRANSACTIONAL_ID",
-    "Allowed",
-    "Finding",
-    "Patterns",
-    "Subjects",
-    "greatest_named_version",
-    "kinds_of",
-    "lists_names",
-    "result_list",
-    "set_sessionless",
-    "subjects_of",
-    "with_results",
-    "without_denied",
-]
-
 TOPIC: Final = 1
 GROUP: Final = 2
 TRANSACTIONAL_ID: Final = 4
@@ -125,7 +107,6 @@ class Patterns:
         self._known: Final[dict[str, bool]] = {}
 
     def match(self, name: str) -> bool:
-        """Whether one matches."""
         found = self._known.get(name)
         if found is None:
             if len(self._known) >= _MOST_CACHED:
@@ -149,34 +130,24 @@ class Allowed:
 
 
 class Finding:
-    """What is refused of one request.
-
-    Attributes:
-        kind, name: the first name that is refused; 0: none is. ``*``: the request asks for everything, or for topics by their ids.
-        whole: the whole request is refused.
-        denied: indexes of the elements of the list that are refused.
-        count: of the elements.
-        key_at: likewise the key of a FindCoordinator.
-        element: while the list is walked over, the index of the present element; -1: outside of the list.
-        session_at: where the session of a Fetch stands in the request; -1: it has none.
-    """
+    """What is refused of one request."""
 
     def __init__(self) -> None:
+        # kind, name: the first name that is refused; 0: none is. ``*``: the request asks for everything, or for topics by their ids.
         self.kind: i64 = 0
         self.name: str = ""
-        self.whole: bool = False
-        self.denied: Final[list[int]] = []
-        self.count: i64 = 0
-        self.session_at: i64 = -1
-        self.key_at: i64 = -1
-        self.element: i64 = -1
+        self.whole: bool = False  # the whole request is refused
+        self.denied: Final[list[int]] = []  # indexes of the elements of the list that are refused
+        self.count: i64 = 0  # of the elements
+        self.session_at: i64 = -1  # where the session of a Fetch stands in the request; -1: it has none
+        self.key_at: i64 = -1  # likewise the key of a FindCoordinator
+        self.element: i64 = -1  # while the list is walked over, the index of the present element; -1: outside of the list
         self._start: i64 = 0
         self._spans: Final[list[tuple[int, int]]] = []
         self._from: i64 = 0
         self._to: i64 = 0
 
     def refuse(self, kind: i64, name: str) -> None:
-        """Note a name that is refused."""
         if self.kind == 0:
             self.kind, self.name = kind, name
         if self.element < 0:
@@ -208,22 +179,15 @@ class Finding:
 
 
 class Subjects:
-    """Where the requests of one API and version have names.
-
-    Attributes:
-        kinds: of the names that a request may have, or its answer lists.
-        marked: of those that the schema calls names.
-        by_id: it has topics by their ids, of which nothing is known.
-        compact: as of ``Program``.
-    """
+    """Where the requests of one API and version have names."""
 
     def __init__(self, api: Api, version: int) -> None:
         marks = dict(_MARKS.get(api.key, {}))
         self._key: Final[i64] = api.key
         fields = [field for field in api.fields(answer=False) if field.name != "ForgottenTopicsData"]  # of sessions
-        self.by_id: Final = _is_by_id(api, version)
-        self.marked: Final = _collect(fields, "", version, marks) | (TOPIC if self.by_id else 0)
-        self.kinds: Final = self.marked | _OTHER_KINDS.get(api.key, 0)
+        self.by_id: Final = _is_by_id(api, version)  # it has topics by their ids, of which nothing is known
+        self.marked: Final = _collect(fields, "", version, marks) | (TOPIC if self.by_id else 0)  # of those that the schema calls names
+        self.kinds: Final = self.marked | _OTHER_KINDS.get(api.key, 0)  # of the names that a request may have, or its answer lists
         self._plain: i64 = 0  # the kind of names that are the elements of the list
         lists = result_list(api, version)
         if lists is not None:
@@ -235,7 +199,7 @@ class Subjects:
                     {f"{source.name}<": _LIST, f"{source.name}[]<": _ELEMENT, f"{source.name}[]>": _ELEMENT_END, f"{source.name}>": _LIST_END}
                 )
         self._program: Final = compile_program(api, version, answer=False, marks=marks, surplus=True)  # librdkafka sends some
-        self.compact: Final = self._program.compact
+        self.compact: Final = self._program.compact  # as of ``Program``
         self._walker: Final = Walker()
 
     def examine(self, data: bytes, allowed: Allowed) -> Finding:
@@ -266,7 +230,6 @@ class Subjects:
         return found
 
     def _check(self, data: bytes, pos: i64, kind: i64, allowed: Allowed, found: Finding, key_type: i64 = 0) -> None:
-        """Refuse a name that is not allowed."""
         if kind & allowed.kinds:
             name, _ = string_at(data, pos, self.compact)
             if name is not None and key_type == _SHARE:
@@ -391,15 +354,8 @@ def lists_names(key: i64) -> int:
 
 
 def without_denied(api: Api, version: i64, data: bytes, allowed: Allowed) -> bytes:
-    """Remove what is not allowed from an answer that lists names.
-
-    Args:
-        api, version: of the request; ``lists_names`` has a kind that is restricted.
-        data: the body of the answer.
-        allowed: the names that stay.
-
-    Raises:
-        KafkaFormatError: the answer does not follow its schema.
+    """Remove what is not allowed from an answer that lists names. ``api``, ``version``: of the request; ``lists_names`` has a kind that is
+    restricted. Raises KafkaFormatError: the answer does not follow its schema.
     """
     program = _PROGRAMS.get(int(api.key << 16 | version))
     listings = _LISTINGS[api.key]
@@ -441,16 +397,8 @@ def without_denied(api: Api, version: i64, data: bytes, allowed: Allowed) -> byt
 
 
 def with_results(api: Api, version: i64, data: bytes, results: list[bytes], size: i64) -> bytes:
-    """Put further results in front of those of an answer.
-
-    Args:
-        api, version: of the request, which has a ``result_list``.
-        data: the body of the answer, or its beginning.
-        results: encoded.
-        size: of the whole body.
-
-    Raises:
-        KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
+    """Put further results in front of those of an answer. ``api``, ``version``: of the request, which has a ``result_list``. ``size``: of the whole
+    body. Raises KafkaFormatError: the answer does not follow its schema, or its list begins behind the part that is there.
     """
     key = int(1 << 32 | api.key << 16 | version)
     program = _PROGRAMS.get(key)

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["APIS", "KAFKA_VERSION"]
-
 KAFKA_VERSION: Final = "4.3.1"
 
 APIS: Final[tuple[tuple[int, str, int, int, int, int, str, str], ...]] = (

@@ -15,13 +15,10 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
-__all__ = ["MAX_BATCHES", "MAX_HEADERS", "MAX_PARENTS", "MAX_RECORDS", "MAX_UNPACKED", "Produced", "produced"]
-
 MAX_BATCHES: Final = 16
 MAX_RECORDS: Final = 64
 MAX_HEADERS: Final = 256
-MAX_PARENTS: Final = 8
-"""Different contexts that are kept."""
+MAX_PARENTS: Final = 8  # Different contexts that are kept
 MAX_UNPACKED: Final = 16384
 
 _HEADER: Final = b"traceparent"
@@ -42,19 +39,14 @@ _MAX_TAGS: Final = 16
 
 
 class Produced:
-    """What a Produce request carries.
-
-    Attributes:
-        topic: its name, if there is one topic and the request names it; else empty.
-        partition, records: the index of the partition and the number of its records, if there is one partition; else -1.
-        parents: the different contexts, in the order of the records.
-    """
+    """What a Produce request carries."""
 
     def __init__(self) -> None:
-        self.topic: str = ""
+        self.topic: str = ""  # its name, if there is one topic and the request names it; else empty
+        # partition, records: the index of the partition and the number of its records, if there is one partition; else -1
         self.partition: i64 = -1
         self.records: i64 = -1
-        self.parents: list[str] = []
+        self.parents: list[str] = []  # the different contexts, in the order of the records
 
 
 class _Reader:
@@ -66,7 +58,6 @@ class _Reader:
         self.end: Final[i64] = len(data)
 
     def skip(self, size: i64) -> i64:
-        """Skip bytes, and return where they begin."""
         begin = self.pos
         if size < 0 or size > self.end - begin:
             raise IndexError

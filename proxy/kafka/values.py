@@ -3,8 +3,6 @@
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-__all__ = ["string_at", "varint", "varint_at"]
-
 
 def varint(value: i64) -> bytes:
     """An unsigned varint."""

@@ -36,8 +36,6 @@ from framegate.proxy.kafka.program import (
     Program,
 )
 
-__all__ = ["Walker"]
-
 _MAX_VARINT: Final = 35  # bits that five bytes have
 
 
@@ -46,18 +44,12 @@ def _no_marks() -> "vec[i64]":
 
 
 class Walker:
-    """Walks over one message after the other.
-
-    Attributes:
-        marks: of the message, in the order of their positions: number, position, number, position …
-        position: of the next byte.
-        tags_left: tagged fields that follow where a program ended before tag 0; 0 where it ended before an array.
-    """
+    """Walks over one message after the other."""
 
     def __init__(self) -> None:
-        self.marks: vec[i64] = _no_marks()
-        self.position: i64 = 0
-        self.tags_left: i64 = 0
+        self.marks: vec[i64] = _no_marks()  # of the message, in the order of their positions: number, position, number, position …
+        self.position: i64 = 0  # of the next byte
+        self.tags_left: i64 = 0  # tagged fields that follow where a program ended before tag 0; 0 where it ended before an array
         self._code: vec[i64] = vec[i64]()
         self._side: Side = "upstream"
         self._stack: vec[i64] = vec[i64]([0] * MAX_DEPTH)

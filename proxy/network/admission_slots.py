@@ -17,8 +17,6 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.cells import WAIT_BOUNDS
 from framegate.proxy.network.stats import Histogram
 
-__all__ = ["FIRST_PORTION", "MIN_STALLED_BYTES", "ONE_READ", "AdmissionSlot", "AdmissionSlots", "MemoryBudget", "SlotOwner"]
-
 ONE_READ: Final = 262144  # the most that one read gives
 FIRST_PORTION: Final = 65536  # bytes of a large frame that must be in the kernel before it requests a slot, at first
 LARGEST_PORTION: Final = 1 << 20
@@ -43,28 +41,17 @@ class SlotOwner(abc.ABC):
 
 
 class AdmissionSlot:
-    """The slot of one large frame.
-
-    Attributes:
-        owner: is called when the slot is granted.
-        missing: bytes that the frame misses.
-        size: bytes of the frame.
-        is_in: the slot is granted.
-        is_waiting: the slot is requested and not granted.
-        moved: bytes read since the last check.
-        borrowed: bytes read with the reserve.
-        portion: bytes of it that must be in the kernel before it requests a slot; doubled with each slot that it loses.
-    """
+    """The slot of one large frame."""
 
     def __init__(self, slots: "AdmissionSlots", owner: SlotOwner, size: i64) -> None:
-        self.owner: Final = owner
-        self.size: Final[i64] = size
-        self.portion: i64 = FIRST_PORTION
-        self.missing: i64 = 0
-        self.is_in: bool = False
-        self.is_waiting: bool = False
-        self.moved: i64 = 0
-        self.borrowed: i64 = 0
+        self.owner: Final = owner  # is called when the slot is granted
+        self.size: Final[i64] = size  # bytes of the frame
+        self.portion: i64 = FIRST_PORTION  # bytes of it that must be in the kernel before it requests a slot; doubled with each slot that it loses
+        self.missing: i64 = 0  # bytes that the frame misses
+        self.is_in: bool = False  # the slot is granted
+        self.is_waiting: bool = False  # the slot is requested and not granted
+        self.moved: i64 = 0  # bytes read since the last check
+        self.borrowed: i64 = 0  # bytes read with the reserve
         self.since_ns: i64 = 0
         self._slots: Final = slots
 
@@ -85,22 +72,14 @@ class AdmissionSlot:
 
 
 class AdmissionSlots:
-    """The slots of one direction.
-
-    Attributes:
-        largest: bytes booked at most for the largest frame that passes whole: the size of the reserve.
-        admitted: granted slots.
-        reserved: the slot that has the reserve.
-        waiting: requests that wait.
-        refused: slots not granted at once.
-    """
+    """The slots of one direction."""
 
     def __init__(self, budget: "MemoryBudget", now_ns: Callable[[], int]) -> None:
-        self.largest: i64 = 0
-        self.admitted: Final[list[AdmissionSlot]] = []
-        self.reserved: AdmissionSlot | None = None
-        self.waiting: i64 = 0
-        self.refused: i64 = 0
+        self.largest: i64 = 0  # bytes booked at most for the largest frame that passes whole: the size of the reserve
+        self.admitted: Final[list[AdmissionSlot]] = []  # granted slots
+        self.reserved: AdmissionSlot | None = None  # the slot that has the reserve
+        self.waiting: i64 = 0  # requests that wait
+        self.refused: i64 = 0  # slots not granted at once
         self._budget: Final = budget
         self._queue: Final[deque[AdmissionSlot]] = deque()
         self._now_ns: Final = now_ns
@@ -112,7 +91,6 @@ class AdmissionSlots:
         return self._queue[0].since_ns if self._queue else -1
 
     def ask(self, slot: AdmissionSlot, missing: i64) -> bool:
-        """See ``AdmissionSlot.ask``."""
         assert not slot.is_in, "a granted slot is not requested again"
         assert not slot.is_waiting, "a slot is requested once"
         slot.missing = missing
@@ -163,7 +141,6 @@ class AdmissionSlots:
             self._budget.changed()
 
     def count_read(self, slot: AdmissionSlot, size: i64) -> None:
-        """See ``AdmissionSlot.read``."""
         if self.reserved is slot:
             slot.borrowed += size
         else:
@@ -178,7 +155,6 @@ class AdmissionSlots:
         return True
 
     def end_trust(self, size: i64) -> None:
-        """See ``trust``."""
         self._budget.trusted -= size
 
     def wake(self) -> None:
@@ -228,30 +204,18 @@ class AdmissionSlots:
 
 
 class MemoryBudget:
-    """The bytes held, and the limit.
-
-    Attributes:
-        size: bytes of the pool.
-        used: bytes held now.
-        sends: those of them that wait for a socket.
-        promised: missing bytes of frames that have a slot without the reserve.
-        spare: bytes of the pool kept for answers, and for what a read takes beyond the limit.
-        unspent: bytes that listeners are guaranteed and do not hold.
-        trusted: bytes that are read without a slot, for whole frames that seem to be in the kernel.
-        waits: durations of waits for slots that were granted in the end.
-        shortages: times without memory, each from the first refused request until none waits.
-    """
+    """The bytes held, and the limit."""
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
-        self.size: i64 = size
-        self.used: i64 = 0
-        self.sends: i64 = 0
-        self.promised: i64 = 0
-        self.spare: i64 = 0
-        self.unspent: i64 = 0
-        self.trusted: i64 = 0
-        self.shortages: i64 = 0
-        self.waits: Final = Histogram(WAIT_BOUNDS)
+        self.size: i64 = size  # bytes of the pool
+        self.used: i64 = 0  # bytes held now
+        self.sends: i64 = 0  # those of them that wait for a socket
+        self.promised: i64 = 0  # missing bytes of frames that have a slot without the reserve
+        self.spare: i64 = 0  # bytes of the pool kept for answers, and for what a read takes beyond the limit
+        self.unspent: i64 = 0  # bytes that listeners are guaranteed and do not hold
+        self.trusted: i64 = 0  # bytes that are read without a slot, for whole frames that seem to be in the kernel
+        self.shortages: i64 = 0  # times without memory, each from the first refused request until none waits
+        self.waits: Final = Histogram(WAIT_BOUNDS)  # durations of waits for slots that were granted in the end
         self._shortage_ns: i64 = 0
         self._shortage_since: i64 = -1
         self._now_ns: Final = now_ns

@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["Authentication"]
-
 
 class Authentication(Waker):
-    """The authentication of one channel, from the end of the transport's handshake until the channel is READY or closed.
-
-    Attributes:
-        authenticator: the channel's.
-        refusal: the reason, once the peer is refused.
-        frames: the frames exchanged with the peer.
-    """
+    """The authentication of one channel, from the end of the transport's handshake until the channel is READY or closed."""
 
     __deletable__ = ("authenticator",)
 
@@ -50,9 +42,9 @@ class Authentication(Waker):
         options: ChannelOptions,
         authenticator: Authenticator,
     ) -> None:
-        self.authenticator: Authenticator = authenticator
-        self.refusal: AuthenticationError | None = None
-        self.frames: Final = TransportFrames(transport, account, options.side)
+        self.authenticator: Authenticator = authenticator  # the channel's
+        self.refusal: AuthenticationError | None = None  # the reason, once the peer is refused
+        self.frames: Final = TransportFrames(transport, account, options.side)  # the frames exchanged with the peer
         self._channel: Channel | None = channel
         self._loop: Final = loop
         self._socket: Final = sock
@@ -86,7 +78,6 @@ class Authentication(Waker):
     # Called by the channel.
 
     def step(self) -> None:
-        """Continue as far as possible now."""
         try:
             wanted = self._step() if self.refusal is None else self._step_refusal()
         except AuthenticationError as error:

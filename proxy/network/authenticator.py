@@ -25,18 +25,6 @@ from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, Identity
 
-__all__ = [
-    "ANONYMOUS",
-    "USER",
-    "WAIT",
-    "AnonymousAuthenticators",
-    "Authenticator",
-    "AuthenticatorFactory",
-    "CertificateAuthenticators",
-    "HandshakeAuthenticator",
-    "Waker",
-]
-
 ANONYMOUS: Final = "ANONYMOUS"
 USER: Final = "User"
 
@@ -60,32 +48,22 @@ class Waker(abc.ABC):
         """Have ``step`` called at a time on the selector's clock; NEVER: not at all. An earlier time is void."""
 
     def admits_principal(self, principal: str) -> bool:
-        """Whether an authenticated peer may connect. False: not yet; ``step`` is called when that may have changed.
-
-        Raises:
-            LoginError: the peer is refused.
+        """Whether an authenticated peer may connect. False: not yet; ``step`` is called when that may have changed. Raises LoginError: the peer is
+        refused.
         """
         return True
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator(abc.ABC):
-    """Finds out the principal of the peer of one channel.
-
-    Attributes:
-        complete: the principal is known.
-        principal: the name of the peer, once ``complete``.
-        principal_type: the kind of the name.
-        expires_ns: when the authentication expires, on the selector's clock, or NEVER.
-        renew_ns: when framegate should authenticate again, or NEVER.
-    """
+    """Finds out the principal of the peer of one channel."""
 
     def __init__(self) -> None:
-        self.complete: bool = False
-        self.principal: str = ""
-        self.principal_type: str = USER
-        self.expires_ns: i64 = NEVER
-        self.renew_ns: i64 = NEVER
+        self.complete: bool = False  # the principal is known
+        self.principal: str = ""  # the name of the peer, once ``complete``
+        self.principal_type: str = USER  # the kind of the name
+        self.expires_ns: i64 = NEVER  # when the authentication expires, on the selector's clock, or NEVER
+        self.renew_ns: i64 = NEVER  # when framegate should authenticate again, or NEVER
 
     @abc.abstractmethod
     def start(self, frames: FrameExchange, waker: Waker) -> None:
@@ -93,15 +71,9 @@ class Authenticator(abc.ABC):
 
     @abc.abstractmethod
     def step(self) -> i64:
-        """Continue as far as possible now.
-
-        Returns:
-            DONE if it is ``complete``; WANT_READ; WANT_WRITE while a frame is not sent completely; WAIT for its waker.
-
-        Raises:
-            AuthenticationError: the peer is refused, or refuses us.
-            TransportError: the network failed.
-            WrongProtocolError: the peer speaks another protocol.
+        """Continue as far as possible now. Returns: DONE if it is ``complete``; WANT_READ; WANT_WRITE while a frame is not sent completely; WAIT for
+        its waker. Raises AuthenticationError: the peer is refused, or refuses us; TransportError: the network failed; WrongProtocolError: the peer
+        speaks another protocol.
         """
 
     @abc.abstractmethod
@@ -115,10 +87,8 @@ class AuthenticatorFactory(abc.ABC):
 
     @abc.abstractmethod
     def make(self, identity: Identity) -> Authenticator:
-        """Make one for a channel whose transport has finished its handshake.
-
-        Raises:
-            AuthenticationError: the peer is refused for the result of the handshake; the channel is closed at once.
+        """Make one for a channel whose transport has finished its handshake. Raises AuthenticationError: the peer is refused for the result of the
+        handshake; the channel is closed at once.
         """
 
     def again(self, identity: Identity, principal: str) -> Authenticator | None:

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.errors import AuthenticationError
 
-__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "format_name", "only", "serial_of", "subject_of"]
-
 INTEGER: Final = 0x02
 SEQUENCE: Final = 0x30
 SET: Final = 0x31
@@ -32,11 +30,7 @@ class Element(NamedTuple):
 
 
 def elements(data: bytes) -> Iterator[Element]:
-    """Iterate over a sequence of elements.
-
-    Raises:
-        AuthenticationError: the data is not valid DER.
-    """
+    """Iterate over a sequence of elements. Raises AuthenticationError: the data is not valid DER."""
     position = 0
     while position < len(data):
         tag, length, begin = _header(data, position)
@@ -106,10 +100,8 @@ BEFORE_SUBJECT: Final = 4  # fields: serial number, signature, issuer, validity
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER form; empty if it has none.
-
-    Raises:
-        AuthenticationError: the certificate or its subject is malformed.
+    """Return the subject of a certificate in DER form; empty if it has none. Raises AuthenticationError: the certificate or its subject is
+    malformed.
     """
     fields = list(elements(next((item.content for item in elements(only(certificate))), b"")))
     place = BEFORE_SUBJECT + (1 if fields and fields[0].tag == VERSION else 0)

@@ -38,35 +38,9 @@ if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
     from framegate.proxy.network.watchdog import Watchdog
 
-__all__ = ["Channel"]
-
 
 class Channel(FdHandler):
-    """One connection.
-
-    Attributes:
-        fd: the number of its descriptor.
-        is_open: READY or later, and not closed.
-        gated: ``ChannelSink.may_read`` is called before each read.
-        shutting: ``shut_write`` was called.
-        last_active_ns: when a byte was last read or written, on the selector's clock.
-        id: see ``connection_id``; both channels of a pair may carry the same.
-        sink: receives the events of the channel; released after ``closed``.
-        mutes: its mute causes.
-        read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly.
-        options: shared by the channels of its side.
-        peer: the peer's address as text; of a client behind a proxy, which the PROXY protocol tells, the client's.
-        preamble: what passes before the transport has the connection; None: nothing, or it has passed. May be set before the first poll.
-        destination: where a client behind a proxy connected to, as text; empty: to this socket.
-        state: its state.
-        hung: the descriptor left the selector, because the peer closed while the channel was muted.
-        principal, principal_type, identity: of the peer; set before ``ready``.
-        login: makes the authenticator towards an upstream; set before the first poll. None: no authentication.
-        expires_ns, renew_ns: when the authentication expires, and when framegate should renew it, on the selector's clock, or NEVER.
-        proof_began_ns: when the last authentication of the peer began.
-        close_cause, detail, error: why it was closed.
-        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 if not reached. Secured: before the authentication.
-    """
+    """One connection."""
 
     __deletable__ = ("sink",)
 
@@ -83,29 +57,35 @@ class Channel(FdHandler):
         connecting: bool,
     ) -> None:
         now_ns = loop.now_ns
-        self.fd: Final[i64] = sock.fileno()
-        self.is_open: bool = False
-        self.gated: bool = False
-        self.shutting: bool = False
-        self.last_active_ns: i64 = now_ns
-        self.id: Final[i64] = channel_id
-        self.sink: ChannelSink = sink
-        self.options: Final = options
-        self.peer: str = peer
+        self.fd: Final[i64] = sock.fileno()  # the number of its descriptor
+        self.is_open: bool = False  # READY or later, and not closed
+        self.gated: bool = False  # ``ChannelSink.may_read`` is called before each read
+        self.shutting: bool = False  # ``shut_write`` was called
+        self.last_active_ns: i64 = now_ns  # when a byte was last read or written, on the selector's clock
+        self.id: Final[i64] = channel_id  # see ``connection_id``; both channels of a pair may carry the same
+        self.sink: ChannelSink = sink  # receives the events of the channel; released after ``closed``
+        self.options: Final = options  # shared by the channels of its side
+        self.peer: str = peer  # the peer's address as text; of a client behind a proxy, which the PROXY protocol tells, the client's
+        # what passes before the transport has the connection; None: nothing, or it has passed. May be set before the first poll.
         self.preamble: Preamble | None = None if options.proxy_protocol is None else HeaderReader(options.proxy_protocol, peer)
-        self.destination: str = ""
-        self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
-        self.hung: bool = False
+        self.destination: str = ""  # where a client behind a proxy connected to, as text; empty: to this socket
+        self.state: ChannelState = CONNECTING if connecting else HANDSHAKE  # its state
+        self.hung: bool = False  # the descriptor left the selector, because the peer closed while the channel was muted
+        # principal, principal_type, identity: of the peer; set before ``ready``
         self.principal: str = ""
         self.principal_type: str = ""
+        # expires_ns, renew_ns: when the authentication expires, and when framegate should renew it, on the selector's clock, or NEVER
         self.expires_ns: i64 = NEVER
         self.renew_ns: i64 = NEVER
         self.identity: Identity | None = None
-        self.proof_began_ns: i64 = 0
+        self.proof_began_ns: i64 = 0  # when the last authentication of the peer began
+        # makes the authenticator towards an upstream; set before the first poll. None: no authentication.
         self.login: AuthenticatorFactory | None = None
+        # close_cause, detail, error: why it was closed
         self.close_cause: Cause | None = None
         self.detail: str = ""
         self.error: BaseException | None = None
+        # opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 if not reached. Secured: before the authentication.
         self.opened_ns: i64 = now_ns
         self.connected_ns: i64 = 0 if connecting else now_ns
         self.secured_ns: i64 = 0
@@ -121,7 +101,8 @@ class Channel(FdHandler):
         self._account: Final[Account] = account
         self._socket: Final = sock
         self._transport: Final = transport
-        self.mutes: Final = MuteSet(options.stats)
+        self.mutes: Final = MuteSet(options.stats)  # its mute causes
+        # read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly
         self.read_half: Final = ReadHalf(self, sink, loop, sock, transport, self.mutes, account, options)
         self.write_half: Final = WriteHalf(self, sink, loop, sock, transport, account, options.stats)
         self._receive: Final = self.read_half.receive
@@ -154,7 +135,6 @@ class Channel(FdHandler):
 
     @property
     def pending_send(self) -> i64:
-        """Bytes that wait for the socket, ciphertext included."""
         return self.write_half.pending_bytes
 
     @property
@@ -189,7 +169,6 @@ class Channel(FdHandler):
     # Called by the users of a channel.
 
     def send(self, run: Run) -> bool:
-        """See ``WriteHalf.send``."""
         return self.write_half.send(run)
 
     def discard(self, run: Run) -> None:
@@ -221,15 +200,12 @@ class Channel(FdHandler):
             self.read_half.discard_input(cause)
 
     def room(self) -> tuple[i64, bool]:
-        """See ``WriteHalf.room``."""
         return self.write_half.room()
 
     def want_room(self, held: i64 = 0) -> None:
-        """See ``WriteHalf.want_room``."""
         self.write_half.want_room(held)
 
     def shut_write(self) -> None:
-        """See ``WriteHalf.shut``."""
         self.write_half.shut()
 
     def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
@@ -268,7 +244,6 @@ class Channel(FdHandler):
             self.crash(error)
 
     def crash(self, error: Exception, place: str = "channel") -> None:
-        """Close for an internal error, and note the fault."""
         self._loop.faults.note(place, error)
         self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
 
@@ -286,7 +261,6 @@ class Channel(FdHandler):
             self.crash(error)
 
     def on_event(self, events: i64) -> None:
-        """Handle an event: the socket is readable, writable or broken."""
         try:
             if not self.is_open:
                 self._on_opening(events)

@@ -11,17 +11,14 @@ from framegate.proxy.network.transport import MAX_READ
 if TYPE_CHECKING:
     from framegate.proxy.network.write_half import WriteHalf
 
-__all__ = ["NO_LIMIT", "ChannelSink"]
-
 NO_LIMIT: Final = 1 << 62
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChannelSink(abc.ABC):
-    """Receives the events of one channel. It is called within ``Selector.poll``, never before the call that made the channel has returned.
-
-    A callback may call any method of any channel and of the selector. An exception closes only the sink's channel, with the cause ``internal``.
-    Callbacks do not nest: ``closed`` is always called at the end of the poll.
+    """Receives the events of one channel. It is called within ``Selector.poll``, never before the call that made the channel has returned. A callback
+    may call any method of any channel and of the selector. An exception closes only the sink's channel, with the cause ``internal``. Callbacks do not
+    nest: ``closed`` is always called at the end of the poll.
     """
 
     @abc.abstractmethod
@@ -30,10 +27,7 @@ class ChannelSink(abc.ABC):
 
     def admits_principal(self, principal: str) -> bool:
         """Whether an authenticated peer may connect. Called before the peer gets its answer; the channel may be closed by now. False: not yet; it is
-        called again after ``Channel.queue_handshake``.
-
-        Raises:
-            LoginError: the peer is refused.
+        called again after ``Channel.queue_handshake``. Raises LoginError: the peer is refused.
         """
         return True
 

@@ -19,15 +19,10 @@ from framegate.proxy.network import framing
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.receive import Receive
 
-__all__ = ["cause_of", "raise_error_of", "refusal"]
-
 
 def raise_error_of(sock: socket.socket, *, connecting: bool = False) -> None:
-    """Raise the error that the kernel keeps for a socket, if there is one.
-
-    Raises:
-        ConnectError: the socket was ``connecting``.
-        TransportError: it was connected.
+    """Raise the error that the kernel keeps for a socket, if there is one. Raises ConnectError: the socket was ``connecting``; TransportError: it was
+    connected.
     """
     number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number != 0 and connecting:

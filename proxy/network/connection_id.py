@@ -7,19 +7,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["ConnectionIds", "format_connection_id", "parse_connection_id", "slot_of"]
-
 SLOT_BITS: Final = 6
 GENERATION_BITS: Final = 28
 COUNTER_BITS: Final = 29
 
 
 def make_connection_id(slot: int, generation: int, counter: int) -> int:
-    """Pack the three parts.
-
-    Raises:
-        ValueError: a part is out of its range.
-    """
+    """Pack the three parts. Raises ValueError: a part is out of its range."""
     for value, bits, name in ((slot, SLOT_BITS, "slot"), (generation, GENERATION_BITS, "generation"), (counter, COUNTER_BITS, "counter")):
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{name} {value} does not fit {bits} bits")
@@ -39,11 +33,7 @@ def slot_of(connection_id: int) -> int:
 
 
 def parse_connection_id(text: str) -> int:
-    """Parse the text form.
-
-    Raises:
-        ValueError: the text is not three decimal numbers in range.
-    """
+    """Parse the text form. Raises ValueError: the text is not three decimal numbers in range."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueError(f"not a connection id: {text!r}")
@@ -51,9 +41,8 @@ def parse_connection_id(text: str) -> int:
 
 
 class ConnectionIds:
-    """The ids of one run of a processor. The counter wraps after 2**29 connections.
-
-    The n-th connection that is passed to the processor has the counter n, so the control process knows the ids of a processor that died.
+    """The ids of one run of a processor. The counter wraps after 2**29 connections. The n-th connection that is passed to the processor has the
+    counter n, so the control process knows the ids of a processor that died.
     """
 
     def __init__(self, slot: int, generation: int) -> None:
@@ -61,7 +50,6 @@ class ConnectionIds:
         self._counter: i64 = 0
 
     def next(self) -> i64:
-        """Return the next id; the first one has the counter 1."""
         mask: i64 = (1 << COUNTER_BITS) - 1
         self._counter = (self._counter + 1) & mask
         return self._base | self._counter

@@ -13,8 +13,6 @@ from typing import Final, cast
 
 from framegate.proxy.config.model import SocketConfig
 
-__all__ = ["adopt_socket", "open_socket", "set_socket_options"]
-
 NEW: Final = int(socket.SOCK_STREAM) | int(socket.SOCK_NONBLOCK) | int(socket.SOCK_CLOEXEC)
 STREAM: Final = int(socket.SOCK_STREAM)
 _Socket: Final = _socket.socket
@@ -26,10 +24,8 @@ def open_socket(family: int) -> socket.socket:
 
 
 def adopt_socket(family: int, descriptor: int) -> socket.socket:
-    """Make a stream socket of a descriptor, and take over the descriptor. The family is given to save a system call.
-
-    Raises:
-        OSError: it is not a socket; the descriptor still belongs to the caller.
+    """Make a stream socket of a descriptor, and take over the descriptor. The family is given to save a system call. Raises OSError: it is not a
+    socket; the descriptor still belongs to the caller.
     """
     return cast(socket.socket, _Socket(family, STREAM, 0, descriptor))
 
@@ -38,10 +34,8 @@ MS_PER_S = 1000
 
 
 def set_socket_options(sock: socket.socket, config: SocketConfig) -> None:
-    """Set the buffer sizes and keep-alive of a socket; 0 or None leaves a value to the kernel. Only TCP has keep-alive.
-
-    Raises:
-        OSError: the kernel refuses a value.
+    """Set the buffer sizes and keep-alive of a socket; 0 or None leaves a value to the kernel. Only TCP has keep-alive. Raises OSError: the kernel
+    refuses a value.
     """
     if config.receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer)

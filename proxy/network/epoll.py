@@ -6,8 +6,6 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-__all__ = ["BROKEN", "EPOLLIN", "EPOLLOUT", "EPOLLRDHUP", "UNREGISTERED", "FdHandler"]
-
 # Copies of the constants of ``select``, which the compiler cannot inline.
 EPOLLIN: Final = 1
 EPOLLOUT: Final = 4

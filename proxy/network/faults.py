@@ -11,49 +11,30 @@ from mypy_extensions import i64
 
 from framegate.proxy.cells import FAULT_PLACES
 
-__all__ = ["Fault", "Faults"]
-
 
 class Fault(NamedTuple):
-    """The faults of one place since the last ``take``.
+    """The faults of one place since the last ``take``."""
 
-    Attributes:
-        place: one of ``FAULT_PLACES``.
-        times: how many.
-        error: type and text of the first one.
-        at: file and line where it was raised; empty if not known.
-    """
-
-    place: str
-    times: int
-    error: str
-    at: str
+    place: str  # one of ``FAULT_PLACES``
+    times: int  # how many
+    error: str  # type and text of the first one
+    at: str  # file and line where it was raised; empty if not known
 
 
 class Faults:
-    """The faults of one thread.
-
-    Attributes:
-        counts: all faults, in the order of ``FAULT_PLACES``.
-        untold: ``take`` would return something.
-    """
+    """The faults of one thread."""
 
     def __init__(self) -> None:
-        self.counts: vec[i64] = vec[i64]([0] * len(FAULT_PLACES))
-        self.untold: bool = False
+        self.counts: vec[i64] = vec[i64]([0] * len(FAULT_PLACES))  # all faults, in the order of ``FAULT_PLACES``
+        self.untold: bool = False  # ``take`` would return something
         self._kept: Final[dict[str, Fault]] = {}
 
     @property
     def total(self) -> int:
-        """The number of faults of all places."""
         return sum(self.counts)
 
     def note(self, place: str, error: BaseException) -> None:
-        """Count an exception that was caught.
-
-        Raises:
-            ValueError: there is no such place.
-        """
+        """Count an exception that was caught. Raises ValueError: there is no such place."""
         self.note_text(place, _text(error), _where(error))
 
     def note_text(self, place: str, text: str, at: str = "") -> None:

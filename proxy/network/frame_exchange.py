@@ -17,8 +17,6 @@ from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.network.send import Send
 from framegate.proxy.network.transport import MAX_READ, Transport
 
-__all__ = ["MAX_FRAME", "SASL_AUTHENTICATE", "SASL_HANDSHAKE", "FrameExchange", "TransportFrames", "is_sasl"]
-
 MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
 SASL_HANDSHAKE: Final = 17  # Kafka's api keys of the requests of an authentication
 SASL_AUTHENTICATE: Final = 36
@@ -31,13 +29,10 @@ def is_sasl(key: i64) -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameExchange(abc.ABC):
-    """Frames from and to one peer, in the framing ``int32``, whatever the framing of the traffic that follows.
-
-    Attributes:
-        max_size: the largest body in bytes; the value at the time when the header is complete decides. An authenticator may set it.
-    """
+    """Frames from and to one peer, in the framing ``int32``, whatever the framing of the traffic that follows."""
 
     def __init__(self) -> None:
+        # the largest body in bytes; the value at the time when the header is complete decides. An authenticator may set it.
         self.max_size: i64 = MAX_FRAME
 
     @property
@@ -47,40 +42,26 @@ class FrameExchange(abc.ABC):
 
     @abc.abstractmethod
     def receive(self) -> bytes | None:
-        """Return the body of the next frame; None while it is incomplete.
-
-        Raises:
-            AuthenticationError: the frame is larger than ``max_size``, or its size is negative.
-            WrongProtocolError: the first bytes belong to another protocol.
-            TransportError: the network failed.
+        """Return the body of the next frame; None while it is incomplete. Raises AuthenticationError: the frame is larger than ``max_size``, or its
+        size is negative; WrongProtocolError: the first bytes belong to another protocol; TransportError: the network failed.
         """
 
     @abc.abstractmethod
     def send(self, body: bytes) -> bool:
-        """Send a frame. Returns True if all of it was sent.
-
-        Raises:
-            InternalError: the last frame is not sent completely.
-            TransportError: the network failed.
+        """Send a frame. Returns True if all of it was sent. Raises InternalError: the last frame is not sent completely; TransportError: the network
+        failed.
         """
 
 
 class TransportFrames(FrameExchange):
-    """Frames through a transport, before the frames of the channel.
-
-    Attributes:
-        ended: the peer ended its stream; no other frame will come.
-        awaits_memory: the last ``receive`` returned None because memory is short.
-        reads_out: read although memory is short, because no more bytes will come.
-        received: the number of whole frames.
-    """
+    """Frames through a transport, before the frames of the channel."""
 
     def __init__(self, transport: Transport, account: Account, side: Side) -> None:
         super().__init__()
-        self.ended: bool = False
-        self.awaits_memory: bool = False
-        self.reads_out: bool = False
-        self.received: i64 = 0
+        self.ended: bool = False  # the peer ended its stream; no other frame will come
+        self.awaits_memory: bool = False  # the last ``receive`` returned None because memory is short
+        self.reads_out: bool = False  # read although memory is short, because no more bytes will come
+        self.received: i64 = 0  # the number of whole frames
         self._transport: Final = transport
         self._account: Final = account
         self._side: Final[Side] = side
@@ -181,7 +162,6 @@ class TransportFrames(FrameExchange):
         return True
 
     def _check(self) -> bool:
-        """Take the size of the frame from its header."""
         header = bytes(self._staged)
         size = INT32.body_size(header, 0)
         if 0 <= size <= self.max_size:

@@ -12,8 +12,6 @@ from librt.strings import BytesWriter, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-__all__ = ["FRAME_TOO_LARGE", "NEGATIVE_SIZE", "NOT_OURS", "OK", "SASL_TOO_LARGE", "Framing", "check_size", "foreign_protocol", "size_bucket"]
-
 # The faults of a scan.
 OK: Final = 0
 NEGATIVE_SIZE: Final = 1
@@ -69,20 +67,7 @@ def check_size(size: i64, limit: i64) -> i64:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Framing(ABC):
-    """Base class of framings. It has no state: all channels of a side share one object.
-
-    Attributes:
-        name: as in the configuration.
-        least_header: bytes of the shortest header.
-        most_header: bytes of the longest header.
-        max_body: the largest body size that a header can have.
-        delimiter: the end of a frame without a header, whose size is known only when it is whole. Empty for framings with headers.
-        tail: the length of the delimiter.
-        least_frame: bytes of the shortest frame, which has no body.
-        others: how many bytes of a header are not part of the size.
-        fill: the values of these bytes in new headers.
-        keeps: a new header keeps these bytes of the original header, if that has as many.
-    """
+    """Base class of framings. It has no state: all channels of a side share one object."""
 
     def __init__(
         self,
@@ -96,16 +81,17 @@ class Framing(ABC):
         fill: bytes = b"",
         keeps: bool = True,
     ) -> None:
-        self.name: Final = name
-        self.least_header: Final[i64] = least_header
-        self.most_header: Final[i64] = most_header
-        self.max_body: Final[i64] = max_body
+        self.name: Final = name  # as in the configuration
+        self.least_header: Final[i64] = least_header  # bytes of the shortest header
+        self.most_header: Final[i64] = most_header  # bytes of the longest header
+        self.max_body: Final[i64] = max_body  # the largest body size that a header can have
+        # the end of a frame without a header, whose size is known only when it is whole. Empty for framings with headers.
         self.delimiter: Final = delimiter
-        self.tail: Final[i64] = len(delimiter)
-        self.least_frame: Final[i64] = len(delimiter) if delimiter else least_header
-        self.others: Final[i64] = others
-        self.keeps: Final = keeps
-        self.fill: Final = fill if len(fill) == others else bytes(int(others))
+        self.tail: Final[i64] = len(delimiter)  # the length of the delimiter
+        self.least_frame: Final[i64] = len(delimiter) if delimiter else least_header  # bytes of the shortest frame, which has no body
+        self.others: Final[i64] = others  # how many bytes of a header are not part of the size
+        self.keeps: Final = keeps  # a new header keeps these bytes of the original header, if that has as many
+        self.fill: Final = fill if len(fill) == others else bytes(int(others))  # the values of these bytes in new headers
 
     @abstractmethod
     def scan(self, data: bytes, start: i64, limit: i64, sizes: vec[i64]) -> tuple[i64, i64, i64, i64]:
@@ -136,10 +122,8 @@ class Framing(ABC):
 
         Args:
             data: the bytes of one read.
-            start: where a header begins.
             end: the end of the last whole frame, from ``scan``.
             base: is added to each position in ``data``.
-            starts: the list to append to; the result replaces it.
         """
         while start < end:
             starts = append(starts, base + start)
@@ -157,7 +141,6 @@ class Framing(ABC):
         """Append the header of a body of ``size`` bytes. ``others``: the bytes of the header that are not part of the size."""
 
     def header_of(self, size: i64) -> bytes:
-        """Return the header of a body of ``size`` bytes."""
         writer = BytesWriter()
         self.write_header(writer, size, self.fill)
         return writer.getvalue()
@@ -172,10 +155,8 @@ class Framing(ABC):
 
 
 def foreign_protocol(header: bytes) -> str:
-    """Return the name of the protocol to which the first four bytes of a connection belong, or ``""``.
-
-    A TLS record starts with 0x16 0x03 and a version of at most 4; as a size this is 369 million. An upstream that requires TLS answers plaintext with
-    an alert (0x15) of two bytes.
+    """Return the name of the protocol to which the first four bytes of a connection belong, or ``""``. A TLS record starts with 0x16 0x03 and a
+    version of at most 4; as a size this is 369 million. An upstream that requires TLS answers plaintext with an alert (0x15) of two bytes.
     """
     if len(header) < 4:
         return ""

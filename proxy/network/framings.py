@@ -10,8 +10,6 @@ from framegate.proxy.config.model import HeaderConfig
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, size_bucket
 from framegate.proxy.network.int32 import INT32
 
-__all__ = ["FRAMINGS", "LINES", "LINES_CRLF", "VARINT", "FixedHeaderFraming", "LineFraming", "VarintFraming", "framing_of"]
-
 LONGEST: Final = 5  # bytes of a varint
 MAX_SIZE: Final = 0x7FFFFFFF
 
@@ -133,16 +131,7 @@ LINES_CRLF: Final = LineFraming("lines_crlf", b"\r\n")
 
 
 class FixedHeaderFraming(Framing):
-    """``[header][body]``: the header has ``header`` bytes, and an integer in it is the size.
-
-    Attributes:
-        header: bytes of a header.
-        offset: the position of the integer in the header.
-        width: bytes of the integer, 1 to 8.
-        little: the integer is little-endian.
-        signed: the integer is in two's complement.
-        extra: how many bytes the integer counts besides the body: none, the rest of the header behind it, or the whole header.
-    """
+    """``[header][body]``: the header has ``header`` bytes, and an integer in it is the size."""
 
     def __init__(
         self,
@@ -162,11 +151,12 @@ class FixedHeaderFraming(Framing):
             one: i64 = 1  # typed, because a literal would be shifted as an int of 32 bits
             most = (one << (8 * width - (1 if signed else 0))) - 1
         super().__init__(name, header, header, most - extra, others=header - width, fill=fill, keeps=keeps)
-        self.header: Final[i64] = header
-        self.offset: Final[i64] = offset
-        self.width: Final[i64] = width
-        self.little: Final = little
-        self.signed: Final = signed
+        self.header: Final[i64] = header  # bytes of a header
+        self.offset: Final[i64] = offset  # the position of the integer in the header
+        self.width: Final[i64] = width  # bytes of the integer, 1 to 8
+        self.little: Final = little  # the integer is little-endian
+        self.signed: Final = signed  # the integer is in two's complement
+        # how many bytes the integer counts besides the body: none, the rest of the header behind it, or the whole header
         self.extra: Final[i64] = extra
         self._first: Final[i64] = offset if not little else offset + width - 1  # the most significant byte
         self._step: Final[i64] = 1 if not little else -1
@@ -277,17 +267,12 @@ FRAMINGS: Final[dict[str, Framing]] = {
         LINES,
         LINES_CRLF,
     )
-}
-"""By name. ``header`` is missing, because it is made from its own keys."""
+}  # By name. ``header`` is missing, because it is made from its own keys.
 
 
 def framing_of(name: str, header: HeaderConfig | None, made: dict[HeaderConfig, Framing]) -> Framing:
-    """Return the framing of a side.
-
-    Args:
-        name: as in the configuration.
-        header: the keys of the framing ``header``; None for all others.
-        made: framings that were made from such keys; two sides with equal keys share one. A new one is added.
+    """Return the framing of a side. ``header``: the keys of the framing ``header``; None for all others. ``made``: framings that were made from such
+    keys; two sides with equal keys share one. A new one is added.
     """
     if header is None:
         return FRAMINGS[name]

@@ -8,8 +8,6 @@ from mypy_extensions import i32, i64
 
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, foreign_protocol, size_bucket
 
-__all__ = ["HEADER", "INT32", "Int32Framing"]
-
 HEADER: Final = 4  # bytes of a size header
 
 

@@ -18,8 +18,6 @@ from framegate.proxy.network.memory_pool import with_overhead
 from framegate.proxy.network.receive import Receive
 from framegate.proxy.network.transport import MAX_READ, Transport
 
-__all__ = ["SMALL", "WAIT_A_WHILE", "WAIT_FOR_BYTES", "WAIT_FOR_ROOM", "WAIT_FOR_SLOT", "LowMemoryReader"]
-
 SMALL: Final = 262144  # frames up to this size, header counted, stay in the kernel until they are whole
 LITTLE: Final = 16384  # plaintext of one TLS record
 PIECE: Final = 65536  # the largest read of bytes that are not whole frames, and the largest peek for whole frames
@@ -37,21 +35,11 @@ FULL: Final = -5  # the kernel's buffer is full; only used in this module
 
 
 class LowMemoryReader:
-    """Plans the reads of one channel while memory is short. Made when that is the case for the first time.
-
-    Args:
-        sock, transport, receive: the channel's.
-        slots: the slots of its direction.
-        owner: is called when the slot is granted.
-
-    Attributes:
-        threshold: how many bytes the socket must hold to be readable; 1: any.
-        slot: the slot of the frame in progress, if one was requested.
-    """
+    """Plans the reads of one channel while memory is short. Made when that is the case for the first time."""
 
     def __init__(self, sock: socket.socket, transport: Transport, receive: Receive, slots: AdmissionSlots, owner: SlotOwner) -> None:
-        self.threshold: i64 = 1
-        self.slot: AdmissionSlot | None = None
+        self.threshold: i64 = 1  # how many bytes the socket must hold to be readable; 1: any
+        self.slot: AdmissionSlot | None = None  # the slot of the frame in progress, if one was requested
         self._socket: Final = sock
         self._transport: Final = transport
         self._receive: Final = receive
@@ -76,12 +64,8 @@ class LowMemoryReader:
         return self.is_awaiting and (self.threshold == 1 or socket_buffers.queued(self._socket) < self.threshold)
 
     def plan_read(self, room: i64, *, drained: bool, readable: bool) -> i64:
-        """Return how many bytes to read now, or what to wait for.
-
-        Args:
-            room: how many bytes the other side takes at once; 0: it is not writable now.
-            drained: the send buffer of the other side is empty.
-            readable: epoll reported that the socket is readable.
+        """Return how many bytes to read now, or what to wait for. ``room``: how many bytes the other side takes at once; 0: it is not writable now.
+        ``drained``: the send buffer of the other side is empty.
         """
         receive = self._receive
         slot = self.slot
@@ -213,12 +197,8 @@ class LowMemoryReader:
         return WAIT_FOR_SLOT
 
     def _wait(self, wanted: i64, there: i64, *, readable: bool) -> i64:
-        """Wait until ``wanted`` bytes can be read. Returns ``FULL`` if the kernel does not take so many.
-
-        Args:
-            wanted: bytes.
-            there: bytes in the kernel before the look that found too few. More may have come since; the threshold must not wait for these again.
-            readable: epoll reported that the socket is readable.
+        """Wait until ``wanted`` bytes can be read. Returns ``FULL`` if the kernel does not take so many. ``wanted``: bytes. ``there``: bytes in the
+        kernel before the look that found too few. More may have come since; the threshold must not wait for these again.
         """
         early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer until the kernel has joined them
         if self._has_threshold and not early:

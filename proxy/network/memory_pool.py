@@ -20,8 +20,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.admission_slots import ONE_READ, MemoryBudget
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
-
 PIECE_OVERHEAD: Final = 64  # bytes charged for each held piece in addition to its own
 SPARE_PART: Final = 8  # 1/8 of the pool is kept for answers, and for the part of a read that exceeds the line
 
@@ -42,30 +40,25 @@ class MemoryPool(MemoryBudget):
     Attributes:
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
-        most_used: the maximum of ``used``.
         requests, answers: the admission slots of large frames that pass whole.
-        line, answer_line: memory is short for requests, or for answers, while at least so many bytes are held or promised.
-        common: the account of channels without a listener.
-        evicted: channels that the stall evictor closed.
-        faults: where a leak-finding pool notes errors; set by the selector.
-        finds_leaks: ``watch`` and ``check_released`` must be called for each channel.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
         if size <= 0:
             raise ValueError(f"a pool of {size} bytes")
         super().__init__(size, now_ns)
+        # line, answer_line: memory is short for requests, or for answers, while at least so many bytes are held or promised
         self.line: i64 = 0
         self.answer_line: i64 = 0
-        self.most_used: i64 = 0
-        self.faults: Faults | None = None
-        self.finds_leaks: bool = False
+        self.most_used: i64 = 0  # the maximum of ``used``
+        self.faults: Faults | None = None  # where a leak-finding pool notes errors; set by the selector
+        self.finds_leaks: bool = False  # ``watch`` and ``check_released`` must be called for each channel
         self.begun: i64 = 0
         self.pending: i64 = 0
         self.tls: i64 = 0
-        self.evicted: i64 = 0
+        self.evicted: i64 = 0  # channels that the stall evictor closed
         self._accounts: list[Account] = []
-        self.common: Final = self.new_account(0)
+        self.common: Final = self.new_account(0)  # the account of channels without a listener
         self._set_lines()
 
     @property
@@ -82,10 +75,8 @@ class MemoryPool(MemoryBudget):
         return self.size + self.requests.largest + self.answers.largest + 2 * ONE_READ
 
     def account(self, percent: int) -> "Account":
-        """Make an account with a guaranteed percentage of the pool.
-
-        Raises:
-            ValueError: the percentage is not within 0 to 100, or all together exceed 100.
+        """Make an account with a guaranteed percentage of the pool. Raises ValueError: the percentage is not within 0 to 100, or all together exceed
+        100.
         """
         if not 0 <= percent <= 100 - sum(account.percent for account in self._accounts):
             raise ValueError(f"a share of {percent} %")
@@ -95,11 +86,7 @@ class MemoryPool(MemoryBudget):
         return account
 
     def divide(self, percents: "list[tuple[Account, int]]") -> None:
-        """Let these accounts, and no others, have these guaranteed percentages.
-
-        Raises:
-            ValueError: all together exceed 100.
-        """
+        """Let these accounts, and no others, have these guaranteed percentages. Raises ValueError: all together exceed 100."""
         if [(account, account.percent) for account in self._accounts] == percents:
             return
         if sum([percent for _, percent in percents]) > 100:
@@ -124,10 +111,8 @@ class MemoryPool(MemoryBudget):
         """Check that a closed connection holds nothing; see ``finds_leaks``."""
 
     def resize(self, size: i64) -> None:
-        """Change the budget. A larger one wakes waiting requests. A smaller one takes nothing back: memory is short until enough is released.
-
-        Raises:
-            ValueError: the size is not positive.
+        """Change the budget. A larger one wakes waiting requests. A smaller one takes nothing back: memory is short until enough is released. Raises
+        ValueError: the size is not positive.
         """
         if size <= 0:
             raise ValueError(f"a pool of {size} bytes")
@@ -150,18 +135,12 @@ class MemoryPool(MemoryBudget):
 
 
 class Account:
-    """The bytes that the channels of one listener hold.
-
-    Attributes:
-        pool: the pool of the account.
-        percent: the guaranteed percentage of the pool.
-        used: bytes booked now.
-    """
+    """The bytes that the channels of one listener hold."""
 
     def __init__(self, pool: MemoryPool, percent: int) -> None:
-        self.pool: Final = pool
-        self.percent: int = percent
-        self.used: i64 = 0
+        self.pool: Final = pool  # the pool of the account
+        self.percent: int = percent  # the guaranteed percentage of the pool
+        self.used: i64 = 0  # bytes booked now
         self._guaranteed: i64 = 0
 
     @property

@@ -24,23 +24,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.state import TableEnum, transition
 from framegate.proxy.network.stats import SideStats
 
-__all__ = [
-    "ADMIN",
-    "CAUSES",
-    "DRAIN",
-    "HANDLER",
-    "MEMORY",
-    "PEER",
-    "TAP",
-    "THROTTLE",
-    "TRANSITIONS",
-    "MuteEvent",
-    "MuteSet",
-    "MuteState",
-    "cause_names",
-    "position",
-]
-
 MEMORY: Final = 1  # a large frame that passes whole waits for an admission slot
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
 THROTTLE: Final = 4  # a rate is used up, or a handler asked for a delay (``framegate.proxy.relay.throttle``)
@@ -120,22 +103,16 @@ def cause_names(causes: int) -> list[str]:
 
 
 class MuteSet:
-    """The causes of one channel, with counts and times.
-
-    Attributes:
-        causes: the current causes, as bits.
-        state: the state that results from them.
-        count: how many causes were added since the channel was opened.
-    """
+    """The causes of one channel, with counts and times."""
 
     def __init__(self, stats: SideStats) -> None:
         self._stats: Final = stats
         self._since_ns: vec[i64] = vec[i64]()  # these three are indexed by ``position`` and empty until the first cause
         self._counts: vec[i64] = vec[i64]()
         self._lasted_ns: vec[i64] = vec[i64]()
-        self.causes: i64 = 0
-        self.state: MuteState = FLOWING
-        self.count: i64 = 0
+        self.causes: i64 = 0  # the current causes, as bits
+        self.state: MuteState = FLOWING  # the state that results from them
+        self.count: i64 = 0  # how many causes were added since the channel was opened
 
     @property
     def in_force(self) -> bool:
@@ -163,7 +140,6 @@ class MuteSet:
             self.state = transition(TRANSITIONS, self.state, MuteEvent.SOFT_ON_WITHIN if within else MuteEvent.SOFT_ON_BETWEEN)
 
     def remove(self, cause: i64, now_ns: i64) -> None:
-        """Remove a cause that is set."""
         self._count_end(cause, now_ns)
         if cause & HARD:
             if not self.causes & HARD:

@@ -20,21 +20,9 @@ if TYPE_CHECKING:
 
     from framegate.proxy.network.tls_context import ServerStore
 
-__all__ = ["ChannelOptions", "TlsSettings"]
-
 
 class TlsSettings:
-    """The TLS settings of a side.
-
-    Attributes:
-        context: never changed once in use; a reload stores a new ``TlsSettings``.
-        server_side: framegate is the server.
-        server_name: SNI, and the name for which the server's certificate is verified; only for clients.
-        store: contexts by host, of which ``context`` is the default, and protocols; only for servers that read the ClientHello.
-        number: counts the settings that a listener or upstream has had; 0: not counted.
-        shown: the fingerprint of the certificate that is shown to the peer; empty if none is shown, or it is not known. ``shown_by``: those of
-            the other contexts of the store.
-    """
+    """The TLS settings of a side."""
 
     def __init__(
         self,
@@ -47,11 +35,13 @@ class TlsSettings:
         shown: str = "",
         shown_by: "Mapping[ssl.SSLContext, str] | None" = None,
     ) -> None:
-        self.context: Final = context
-        self.server_side: Final = server_side
-        self.server_name: Final = server_name
-        self.store: Final = store
-        self.number: Final[i64] = number
+        self.context: Final = context  # never changed once in use; a reload stores a new ``TlsSettings``
+        self.server_side: Final = server_side  # framegate is the server
+        self.server_name: Final = server_name  # SNI, and the name for which the server's certificate is verified; only for clients
+        self.store: Final = store  # contexts by host, of which ``context`` is the default, and protocols; only for servers that read the ClientHello
+        self.number: Final[i64] = number  # counts the settings that a listener or upstream has had; 0: not counted
+        # the fingerprint of the certificate that is shown to the peer; empty if none is shown, or it is not known. ``shown_by``: those of the other
+        # contexts of the store.
         self.shown: Final = shown
         self._shown_by: Final[dict[ssl.SSLContext, str]] = {} if shown_by is None else dict(shown_by)
 
@@ -61,30 +51,7 @@ class TlsSettings:
 
 
 class ChannelOptions:
-    """The options of channels. A change applies to channels that are opened afterwards, except for ``limit.value``, which applies at once.
-
-    Attributes:
-        side: ``downstream`` for clients, ``upstream`` for upstreams.
-        limit: the max_receive_size of frames from that side.
-        stats: the counters of that side.
-        handshake_timeout_ns: from accept, or from the first SYN, to READY.
-        idle_ns: the time without a byte in either direction after which a channel is closed; 0: never.
-        max_age_ns: the age from which on ``ChannelSink.aged`` is called, a tenth more or less by the channel's id; 0: never.
-        stall_ns: the window over which ``min_rate`` must be met; 0 switches stall detection off.
-        min_rate: bytes per second that a frame in progress or a pending send must move.
-        tls: None for plaintext.
-        account: the listener's account of the memory pool; None: the common one.
-        cut_from: larger frames, in bytes with the header, are cut through; or ``NEVER_CUT``.
-        first_piece: the least bytes of the first piece of such a frame, besides the beginning of the body; below ``cut_from``.
-        keeps_first: the first piece is not shorter while memory is short either, and smaller frames are not cut through then.
-        framing: the framing of that side.
-        onward: the framing of the other side, if it differs: frames that it cannot carry are refused.
-        authenticators: the factory of authenticators.
-        sasl_limit: the largest body of a frame with which a client authenticates again; ``NEVER_CUT``: such frames are not looked for.
-        failed_authentication_delay_ns: from a refusal to its answer and the close; part of ``handshake_timeout_ns``.
-        proxy_protocol: clients are proxies, whose connections begin with a header; None: they do not.
-        socket: socket options; None: the kernel's. An accepted TCP socket inherits them from its listening socket.
-    """
+    """The options of channels. A change applies to channels that are opened afterwards, except for ``limit.value``, which applies at once."""
 
     def __init__(
         self,
@@ -110,23 +77,28 @@ class ChannelOptions:
         sasl_limit: i64 = NEVER_CUT,
         proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
-        self.side: Final[Side] = side
-        self.limit: Final = limit
-        self.stats: Final = stats
-        self.handshake_timeout_ns = handshake_timeout_ns
-        self.idle_ns = idle_ns
-        self.max_age_ns = max_age_ns
-        self.stall_ns = stall_ns
-        self.min_rate = min_rate
-        self.tls = tls
-        self.account: Final = account
-        self.cut_from: Final[i64] = cut_from
+        self.side: Final[Side] = side  # ``downstream`` for clients, ``upstream`` for upstreams
+        self.limit: Final = limit  # the max_receive_size of frames from that side
+        self.stats: Final = stats  # the counters of that side
+        self.handshake_timeout_ns = handshake_timeout_ns  # from accept, or from the first SYN, to READY
+        self.idle_ns = idle_ns  # the time without a byte in either direction after which a channel is closed; 0: never
+        self.max_age_ns = max_age_ns  # the age from which on ``ChannelSink.aged`` is called, a tenth more or less by the channel's id; 0: never
+        self.stall_ns = stall_ns  # the window over which ``min_rate`` must be met; 0 switches stall detection off
+        self.min_rate = min_rate  # bytes per second that a frame in progress or a pending send must move
+        self.tls = tls  # None for plaintext
+        self.account: Final = account  # the listener's account of the memory pool; None: the common one
+        self.cut_from: Final[i64] = cut_from  # larger frames, in bytes with the header, are cut through; or ``NEVER_CUT``
+        # the least bytes of the first piece of such a frame, besides the beginning of the body; below ``cut_from``
         self.first_piece: Final[i64] = first_piece
+        # the first piece is not shorter while memory is short either, and smaller frames are not cut through then
         self.keeps_first: Final = keeps_first
-        self.framing: Final = framing
-        self.onward: Final = onward
+        self.framing: Final = framing  # the framing of that side
+        self.onward: Final = onward  # the framing of the other side, if it differs: frames that it cannot carry are refused
+        # the factory of authenticators
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
+        # from a refusal to its answer and the close; part of ``handshake_timeout_ns``
         self.failed_authentication_delay_ns = failed_authentication_delay_ns
-        self.socket: Final = socket
+        self.socket: Final = socket  # socket options; None: the kernel's. An accepted TCP socket inherits them from its listening socket.
+        # the largest body of a frame with which a client authenticates again; ``NEVER_CUT``: such frames are not looked for
         self.sasl_limit: Final[i64] = sasl_limit
-        self.proxy_protocol: Final = proxy_protocol
+        self.proxy_protocol: Final = proxy_protocol  # clients are proxies, whose connections begin with a header; None: they do not

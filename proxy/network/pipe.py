@@ -15,18 +15,12 @@ from mypy_extensions import i64
 
 from framegate.proxy.errors import TransportError
 
-__all__ = ["Pipe"]
-
 CAPACITY: Final = 1 << 19  # requested; the system may allow less
 FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 
 class Pipe:
-    """A pipe, with two descriptors.
-
-    Raises:
-        OSError: no descriptor is available.
-    """
+    """A pipe, with two descriptors. Raises OSError: no descriptor is available."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -34,10 +28,8 @@ class Pipe:
             fcntl.fcntl(self._write_fd, fcntl.F_SETPIPE_SZ, CAPACITY)
 
     def fill(self, fd: i64, size: i64) -> i64:
-        """Move at most ``size`` bytes from a socket into the pipe. Returns their number; 0 at the end of the stream, -1 if there are none now.
-
-        Raises:
-            TransportError: the socket failed; the pipe is empty.
+        """Move at most ``size`` bytes from a socket into the pipe. Returns their number; 0 at the end of the stream, -1 if there are none now. Raises
+        TransportError: the socket failed; the pipe is empty.
         """
         try:
             return os.splice(int(fd), self._write_fd, int(min(size, CAPACITY)), flags=FLAGS)
@@ -47,11 +39,7 @@ class Pipe:
             raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
 
     def empty(self, fd: i64, size: i64) -> i64:
-        """Move at most ``size`` bytes from the pipe to a socket. Returns how many it took.
-
-        Raises:
-            TransportError: the socket failed.
-        """
+        """Move at most ``size`` bytes from the pipe to a socket. Returns how many it took. Raises TransportError: the socket failed."""
         moved: i64 = 0
         while moved < size:
             try:
@@ -72,6 +60,5 @@ class Pipe:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Close both descriptors."""
         os.close(self._read_fd)
         os.close(self._write_fd)

@@ -10,8 +10,6 @@ from framegate.proxy.network.run import Buffer
 from framegate.proxy.network.socket_buffers import queued
 from framegate.proxy.network.transport import DONE, Identity, Transport
 
-__all__ = ["PlaintextTransport"]
-
 MAX_PIECES: Final = 64  # of one sendmsg; the system's IOV_MAX is 1024
 
 

@@ -23,8 +23,6 @@ from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
 from framegate.proxy.network.run import Buffer, Run
 
-__all__ = ["LeakFindingAccount", "LeakFindingPool", "LentRun", "UnboundedPool", "make_pool"]
-
 KINDS: Final = ("begun", "pending", "tls")
 MAX_KEPT: Final = 100  # texts of errors
 
@@ -40,16 +38,11 @@ class Book:
 
 
 class LeakFindingPool(MemoryPool):
-    """A bounded pool that finds leaks.
-
-    Attributes:
-        found: the texts of the first hundred errors.
-        count: how many errors were found.
-    """
+    """A bounded pool that finds leaks."""
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
-        self.found: Final[list[str]] = []
-        self.count: i64 = 0
+        self.found: Final[list[str]] = []  # the texts of the first hundred errors
+        self.count: i64 = 0  # how many errors were found
         self._books: Final[dict[tuple[int, int], Book]] = {}  # by id of the holder, and kind
         self._labels: Final[dict[int, str]] = {}  # by id of the holder
         self._watched: Final[dict[int, tuple[object, ...]]] = {}  # the holders of a connection, by id of its receive
@@ -75,7 +68,6 @@ class LeakFindingPool(MemoryPool):
             del self._labels[id(holder)]
 
     def report_leak(self, text: str) -> None:
-        """Note an error."""
         self.count += 1
         if len(self.found) < MAX_KEPT:
             self.found.append(text)
@@ -83,7 +75,6 @@ class LeakFindingPool(MemoryPool):
             self.faults.note_text("pool", text)
 
     def name(self, holder: object) -> str:
-        """Return the name of a holder for a text."""
         if isinstance(holder, Account):
             return "somebody"
         label = self._labels.get(id(holder))
@@ -91,7 +82,6 @@ class LeakFindingPool(MemoryPool):
         return kind if label is None else f"{kind} of {label}"
 
     def take_in(self, account: "LeakFindingAccount", kind: i64, size: i64, holder: object) -> None:
-        """Add to the book of a holder."""
         holder = booked_holder(account, holder)
         key = (id(holder), int(kind))
         book = self._books.get(key)
@@ -185,22 +175,13 @@ class LeakFindingAccount(Account):
 
 
 class LentRun(Run):
-    """A run that notices if its lease is released twice, or not before the run is deleted.
-
-    Args:
-        account: the account of the lease.
-        lender: the name of the receive that had the booking.
-        like: the run to copy.
-
-    Attributes:
-        given: the lease was released, or taken over by a send.
-    """
+    """A run that notices if its lease is released twice, or not before the run is deleted."""
 
     def __init__(self, account: LeakFindingAccount, lender: str, like: Run) -> None:
         super().__init__(like.head, like.head_size, like.data, like.first, like.end, like.frames, like.lease, like.part, like.framing)
         self.account: Final = account
         self.lender: Final = lender
-        self.given: bool = False
+        self.given: bool = False  # the lease was released, or taken over by a send
 
     def give_lease(self, run: Run) -> Run:
         run.lease = self.lease
@@ -236,11 +217,7 @@ class UnboundedPool(MemoryPool):
 
 
 def make_pool(kind: str, size: i64, now_ns: Callable[[], int]) -> MemoryPool:
-    """Make a pool of a kind.
-
-    Raises:
-        ValueError: there is no such kind, or the size is not positive.
-    """
+    """Make a pool of a kind. Raises ValueError: there is no such kind, or the size is not positive."""
     if kind == "bounded":
         return MemoryPool(size, now_ns)
     if kind == "unbounded":

@@ -21,8 +21,6 @@ from framegate.proxy.errors import AuthenticationError, TransportError, WrongPro
 from framegate.proxy.network.framing import foreign_protocol
 from framegate.proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE
 
-__all__ = ["MAX_V1", "MAX_V2", "HeaderReader", "HeaderWriter", "Preamble", "ProxyProtocol", "header_bytes", "own_address"]
-
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 V1: Final = b"PROXY "
 FIRST: Final = 15  # bytes of the shortest header, ``PROXY UNKNOWN`` with its end of line
@@ -33,8 +31,7 @@ LOCAL: Final = 0x20
 PROXIED: Final = 0x21
 TCP4: Final = 0x11
 TCP6: Final = 0x21
-ADDRESSES: Final = {TCP4: (socket.AF_INET, 4), TCP6: (socket.AF_INET6, 16)}
-"""By family and protocol: the family, and the bytes of an address."""
+ADDRESSES: Final = {TCP4: (socket.AF_INET, 4), TCP6: (socket.AF_INET6, 16)}  # by family and protocol: the family, and the bytes of an address
 MAPPED: Final = bytes(10) + b"\xff\xff"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -56,25 +53,17 @@ class ProxyProtocol:
 
 
 class Preamble(abc.ABC):
-    """What passes on a connection before its transport has it.
-
-    Attributes:
-        source: the client's address as text; empty: that of the socket.
-        destination: where it connected to; empty: the socket's own.
-        begun: a byte has passed.
-    """
+    """What passes on a connection before its transport has it."""
 
     def __init__(self) -> None:
-        self.source: str = ""
-        self.destination: str = ""
-        self.begun: bool = False
+        self.source: str = ""  # the client's address as text; empty: that of the socket
+        self.destination: str = ""  # where it connected to; empty: the socket's own
+        self.begun: bool = False  # a byte has passed
 
     @abc.abstractmethod
     def step(self, sock: socket.socket) -> i64:
-        """Continue as far as possible now; returns what a transport's ``handshake`` does.
-
-        Raises:
-            TransportError, AuthenticationError, WrongProtocolError: the connection is to be closed.
+        """Continue as far as possible now; returns what a transport's ``handshake`` does. Raises TransportError, AuthenticationError,
+        WrongProtocolError: the connection is to be closed.
         """
 
 
@@ -192,12 +181,8 @@ def _malformed(version: int, why: str) -> WrongProtocolError:
 
 
 def header_bytes(version: str, source: str, destination: str) -> bytes:
-    """A header for an upstream.
-
-    Args:
-        version: ``v1`` or ``v2``.
-        source, destination: addresses as text. If one of them is no IP address (a client on a Unix socket, a check of our own), the header is
-            ``UNKNOWN`` or ``LOCAL``. An IPv4 address beside an IPv6 one is mapped.
+    """A header for an upstream. ``version``: ``v1`` or ``v2``. ``source``, ``destination``: addresses as text. If one of them is no IP address (a
+    client on a Unix socket, a check of our own), the header is ``UNKNOWN`` or ``LOCAL``. An IPv4 address beside an IPv6 one is mapped.
     """
     ends = [_packed(source), _packed(destination)]
     packed = [end[0] for end in ends]

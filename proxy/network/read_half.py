@@ -23,27 +23,13 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["ReadHalf"]
-
 MAX_GROWN: Final = 8 * MAX_READ  # the largest size of a read after translation to the framing of the other side
 
 MUTING: Final = MuteState.MUTING
 
 
 class ReadHalf(SlotOwner):
-    """The reading half. At most one receive is in progress, and each event causes one read.
-
-    Attributes:
-        receive: finds the frames, and has the one in progress.
-        ended: the peer ended its stream.
-        discards: input is read and thrown away (``discard_input``).
-        is_urgent: read although memory is short, because the input releases memory.
-        low_memory: plans the reads while memory is short; None before the first time.
-        retry_armed: a timer causes the next read, not epoll.
-        frames_received, bytes_received: whole frames; bytes, with headers and parts of frames.
-        cut_short_at: how many bytes were passed on of a frame that was cut through and not completed; 0: there was none.
-        lost_bytes: received bytes of a frame that was not completed.
-    """
+    """The reading half. At most one receive is in progress, and each event causes one read."""
 
     __deletable__ = ("_channel", "_sink")
 
@@ -58,6 +44,7 @@ class ReadHalf(SlotOwner):
         account: Account,
         options: ChannelOptions,
     ) -> None:
+        # finds the frames, and has the one in progress
         self.receive: Final = Receive(
             account,
             options.limit,
@@ -69,15 +56,16 @@ class ReadHalf(SlotOwner):
             options.sasl_limit,
             keeps_first=options.keeps_first,
         )
-        self.ended: bool = False
-        self.discards: bool = False
-        self.is_urgent: bool = False
-        self.low_memory: LowMemoryReader | None = None
-        self.retry_armed: bool = False
+        self.ended: bool = False  # the peer ended its stream
+        self.discards: bool = False  # input is read and thrown away (``discard_input``)
+        self.is_urgent: bool = False  # read although memory is short, because the input releases memory
+        self.low_memory: LowMemoryReader | None = None  # plans the reads while memory is short; None before the first time
+        self.retry_armed: bool = False  # a timer causes the next read, not epoll
+        # frames_received, bytes_received: whole frames; bytes, with headers and parts of frames
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
-        self.cut_short_at: i64 = 0
-        self.lost_bytes: i64 = 0
+        self.cut_short_at: i64 = 0  # how many bytes were passed on of a frame that was cut through and not completed; 0: there was none
+        self.lost_bytes: i64 = 0  # received bytes of a frame that was not completed
         self._begun: i64 = -1  # the number of the last frame that did not come with one read, and when it began
         self._begun_ns: i64 = 0
         self._channel: Channel = channel
@@ -186,7 +174,6 @@ class ReadHalf(SlotOwner):
         self.lose_frame()
 
     def release(self) -> None:
-        """Drop the references to the closed channel."""
         self.low_memory = None
         self.receive.reports_to = None
         if self._loop.pool.finds_leaks:
@@ -203,7 +190,6 @@ class ReadHalf(SlotOwner):
         self.receive.abandoned = True
 
     def on_readable(self, events: i64) -> None:
-        """Handle an event: the socket has bytes, an end, or an error."""
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():
             self._channel.on_unwanted(events)
         elif self._channel.gated:
@@ -381,7 +367,6 @@ class ReadHalf(SlotOwner):
             raise
 
     def _settle(self) -> None:
-        """Handle the rare cases after a read."""
         if not self._channel.is_open:
             return
         receive = self.receive
@@ -431,7 +416,6 @@ class ReadHalf(SlotOwner):
         self._channel.sync_interest()  # last: the sink may have closed the channel
 
     def lose_frame(self) -> None:
-        """Drop the frame in progress."""
         passed = self.receive.passed
         lost = self.receive.drop()
         if self.low_memory is not None:

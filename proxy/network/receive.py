@@ -35,8 +35,6 @@ from framegate.proxy.network.pool_kinds import LeakFindingAccount
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from framegate.proxy.network.stats import SideStats
 
-__all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
-
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
 REFUSED_HEAD: Final = 16
 FIRST_BYTES: Final = 8  # of a body; they identify a Kafka request
@@ -46,41 +44,16 @@ VIEW_FROM: Final = 16384  # the rest of a read is kept as a view if it has at le
 
 
 class ReceiveLimit:
-    """The max_receive_size, shared by channels.
-
-    Attributes:
-        value: bytes of a frame's body; -1 for unlimited. The value at the time when the last byte of a header is scanned decides.
-        passed_to: larger bodies up to this size are reported (``Receive.reports_to``) and passed on; -1: none are.
-        rule: the name of the limit rule that it is of; empty: none.
-    """
+    """The max_receive_size, shared by channels."""
 
     def __init__(self, value: i64, rule: str = "") -> None:
-        self.value: i64 = value
-        self.passed_to: i64 = -1
-        self.rule: Final = rule
+        self.value: i64 = value  # bytes of a frame's body; -1 for unlimited. The value at the time when the last byte of a header is scanned decides.
+        self.passed_to: i64 = -1  # larger bodies up to this size are reported (``Receive.reports_to``) and passed on; -1: none are
+        self.rule: Final = rule  # the name of the limit rule that it is of; empty: none
 
 
 class Receive:
-    """Finds frames in the bytes that a channel reads, and stages the incomplete one.
-
-    Attributes:
-        framing: the framing of the channel's side.
-        max_size: the limit; another one holds from the next header on.
-        reports_to: is told of frames that are passed on in spite of their size; None: nothing is.
-        growth: how many bytes the shortest frame is longer in the framing of the other side.
-        can_cut: frames may be cut through; False if either framing has a delimiter.
-        cuts_small: while memory is short also small ones, after any part; False with ``ChannelOptions.keeps_first``.
-        staged: bytes kept of the frame in progress, header counted; 0 between frames.
-        size: bytes of the frame in progress, header counted; -1 while its header is incomplete.
-        cut: the frame in progress is cut through.
-        passed: bytes of it that were returned.
-        abandoned: the rest of it will not be passed on: it does not count as a frame even if it becomes complete.
-        fault: the fault that ``feed`` found, or ``framing.OK``. Nothing may be fed after a fault.
-        faulty_size: the size that was refused.
-        refused_bytes: bytes of the last read that belong to the refused frame or follow it; without those ``staged`` before.
-        refused_head: the first ``REFUSED_HEAD`` bytes of the refused frame, as far as they were read, if it is too large or its size is negative.
-        foreign: the name of the other protocol, if the fault is NOT_OURS.
-    """
+    """Finds frames in the bytes that a channel reads, and stages the incomplete one."""
 
     def __init__(
         self,
@@ -95,15 +68,18 @@ class Receive:
         *,
         keeps_first: bool = False,
     ) -> None:
-        self.framing: Final = framing
+        self.framing: Final = framing  # the framing of the channel's side
+        # how many bytes the shortest frame is longer in the framing of the other side
         self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
+        # frames may be cut through; False if either framing has a delimiter
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
+        # while memory is short also small ones, after any part; False with ``ChannelOptions.keeps_first``
         self.cuts_small: Final[bool] = self.can_cut and not keeps_first
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
         self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
-        self.max_size: ReceiveLimit = limit
-        self.reports_to: ChannelSink | None = None
+        self.max_size: ReceiveLimit = limit  # the limit; another one holds from the next header on
+        self.reports_to: ChannelSink | None = None  # is told of frames that are passed on in spite of their size; None: nothing is
         self._stats: Final = stats
         self._cut_from: i64 = cut_from if self.can_cut else NEVER_CUT
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
@@ -116,16 +92,17 @@ class Receive:
         self._pieces: list[Buffer] | None = None
         self._booked: i64 = 0
         self._first: bool = True
-        self.staged: i64 = 0
-        self.size: i64 = -1
-        self.cut: bool = False
-        self.passed: i64 = 0
-        self.abandoned: bool = False
-        self.fault: i64 = OK
-        self.faulty_size: i64 = 0
-        self.refused_bytes: i64 = 0
+        self.staged: i64 = 0  # bytes kept of the frame in progress, header counted; 0 between frames
+        self.size: i64 = -1  # bytes of the frame in progress, header counted; -1 while its header is incomplete
+        self.cut: bool = False  # the frame in progress is cut through
+        self.passed: i64 = 0  # bytes of it that were returned
+        self.abandoned: bool = False  # the rest of it will not be passed on: it does not count as a frame even if it becomes complete
+        self.fault: i64 = OK  # the fault that ``feed`` found, or ``framing.OK``. Nothing may be fed after a fault.
+        self.faulty_size: i64 = 0  # the size that was refused
+        self.refused_bytes: i64 = 0  # bytes of the last read that belong to the refused frame or follow it; without those ``staged`` before
+        # the first ``REFUSED_HEAD`` bytes of the refused frame, as far as they were read, if it is too large or its size is negative
         self.refused_head: bytes = b""
-        self.foreign: str = ""
+        self.foreign: str = ""  # the name of the other protocol, if the fault is NOT_OURS
 
     @property
     def limit(self) -> i64:
@@ -219,10 +196,8 @@ class Receive:
         self._least = min(max(least, self._least_piece), self.size)
 
     def feed(self, data: bytes) -> Run | None:
-        """Take the bytes of one read.
-
-        Returns:
-            The run that they complete, or None. A fault behind the run is in ``fault``; the run itself is good.
+        """Take the bytes of one read. Returns: The run that they complete, or None. A fault behind the run is in ``fault``; the run itself is
+        good.
         """
         if self.staged != 0 or self._first or self.cut:
             return self._feed_begun(data)
@@ -246,11 +221,7 @@ class Receive:
         return run
 
     def drop(self) -> i64:
-        """Drop the frame in progress, and release its bytes. No effect without one.
-
-        Returns:
-            How many staged bytes were dropped.
-        """
+        """Drop the frame in progress, and release its bytes. No effect without one. Returns: How many staged bytes were dropped."""
         lost = self.staged
         booked = self._booked
         self._reset()  # before the release, which may call this object
@@ -313,11 +284,7 @@ class Receive:
         return Run(self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
 
     def pass_by(self, size: i64) -> i64:
-        """Count ``size`` bytes of a frame that is cut through which bypassed this object.
-
-        Returns:
-            1 if they complete it, else 0.
-        """
+        """Count ``size`` bytes of a frame that is cut through which bypassed this object. Returns: 1 if they complete it, else 0."""
         assert 0 < size <= self.missing(), "no more passes than the frame misses"
         self.passed += size
         if self.passed < self.size:

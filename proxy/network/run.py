@@ -8,11 +8,8 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.int32 import INT32
 
-__all__ = ["PART", "PART_FIRST", "PART_LAST", "Body", "Buffer", "Run", "held", "keep", "shorten"]
-
 Buffer = bytes | memoryview
-Body = bytes | memoryview | list[bytes | memoryview]
-"""A frame's body, or the pieces of it."""
+Body = bytes | memoryview | list[bytes | memoryview]  # a frame's body, or the pieces of it
 
 COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
 
@@ -24,23 +21,9 @@ PART_LAST: Final = 4  # it completes the frame
 
 @mypyc_attr(free_list_len=1)
 class Run:
-    """Whole frames, or a piece of one frame, in the bytes that were read.
-
-    In the common case ``head`` is None and the run is ``data[:end]``, where ``data`` is the object that ``recv`` returned. If earlier reads returned
-    the beginning of the first frame, ``head`` has its pieces, and ``data`` begins with the rest of that frame.
-
-    Attributes:
-        head: pieces of the first frame from earlier reads, or None.
-        head_size: bytes in ``head``.
-        data: the bytes of the last read.
-        first: the position in ``data`` of the first header that lies in ``data``; 0 without a head.
-        end: the position in ``data`` where the run ends.
-        frames: whole frames; at least 1 unless the run is a piece.
-        size: bytes, headers included: ``head_size + end``.
-        lease: bytes booked at the memory pool that move with the run; the consumer releases them. 0 for a run without a head.
-        part: 0 for whole frames; else the run is a piece of a frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
-            ``frames`` is then 1 with ``PART_LAST``, else 0; ``first`` is ``end``, because no header follows.
-        framing: the framing that found the frames.
+    """Whole frames, or a piece of one frame, in the bytes that were read. In the common case ``head`` is None and the run is ``data[:end]``, where
+    ``data`` is the object that ``recv`` returned. If earlier reads returned the beginning of the first frame, ``head`` has its pieces, and ``data``
+    begins with the rest of that frame.
     """
 
     def __init__(
@@ -55,16 +38,18 @@ class Run:
         part: i64 = 0,
         framing: Framing = INT32,
     ) -> None:
-        self.head: Final = head
-        self.head_size: Final = head_size
-        self.data: Final = data
-        self.first: Final = first
-        self.end: Final = end
-        self.frames: Final = frames
-        self.size: Final = head_size + end
-        self.lease: i64 = lease
+        self.head: Final = head  # pieces of the first frame from earlier reads, or None
+        self.head_size: Final = head_size  # bytes in ``head``
+        self.data: Final = data  # the bytes of the last read
+        self.first: Final = first  # the position in ``data`` of the first header that lies in ``data``; 0 without a head
+        self.end: Final = end  # the position in ``data`` where the run ends
+        self.frames: Final = frames  # whole frames; at least 1 unless the run is a piece
+        self.size: Final = head_size + end  # bytes, headers included: ``head_size + end``
+        self.lease: i64 = lease  # bytes booked at the memory pool that move with the run; the consumer releases them. 0 for a run without a head.
+        # 0 for whole frames; else the run is a piece of a frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``. ``frames`` is
+        # then 1 with ``PART_LAST``, else 0; ``first`` is ``end``, because no header follows.
         self.part: Final[i64] = part
-        self.framing: Final = framing
+        self.framing: Final = framing  # the framing that found the frames
 
     def give_lease(self, run: "Run") -> "Run":
         """Move the lease to another run. Use the returned run, which may be another object."""
@@ -139,9 +124,8 @@ def held(piece: Buffer) -> i64:
 
 
 def keep(piece: Buffer) -> Buffer:
-    """Return a piece for keeping: a copy if it is a view of less than half of its buffer, else the piece itself.
-
-    A copy of 200 KiB that are not in the processor's cache costs 37 µs.
+    """Return a piece for keeping: a copy if it is a view of less than half of its buffer, else the piece itself. A copy of 200 KiB that are not in
+    the processor's cache costs 37 µs.
     """
     if isinstance(piece, bytes) or 2 * i64(len(piece)) >= held(piece):
         return piece

@@ -4,8 +4,6 @@ import contextlib
 import os
 from typing import Final
 
-__all__ = ["RunDelay"]
-
 PATH: Final = "/proc/thread-self/schedstat"  # ns on a CPU, ns ready, slices
 SIZE: Final = 64
 MISSING: Final = -1
@@ -13,11 +11,7 @@ UNOPENED: Final = -2
 
 
 class RunDelay:
-    """The delay of the thread that asks first.
-
-    Args:
-        path: of the file.
-    """
+    """The delay of the thread that asks first."""
 
     def __init__(self, path: str = PATH) -> None:
         self._path: Final = path
@@ -41,7 +35,6 @@ class RunDelay:
         return 0 if first else self._last - before
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = MISSING

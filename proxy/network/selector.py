@@ -49,8 +49,6 @@ from framegate.proxy.network.watchdog import Watchdog
 if TYPE_CHECKING:
     from framegate.proxy.network.tls_wire import BioPair
 
-__all__ = ["Selector"]
-
 AF_UNIX: Final = int(socket.AF_UNIX)
 IPPROTO_TCP: Final = int(socket.IPPROTO_TCP)
 TCP_NODELAY: Final = int(socket.TCP_NODELAY)
@@ -75,39 +73,23 @@ class _Watched(FdHandler):
 
 
 class Selector:
-    """Waits for events and moves bytes; everything happens in ``poll``.
-
-    Args:
-        clock: of all times.
-        pool: the memory pool.
-        run_delay: of this thread; None: not asked.
-
-    Attributes:
-        now_ns: the time at which the wait of this poll ended.
-        arrived_ns: when the events of this poll came, as far as that is known.
-        pool: the memory pool.
-        faults: exceptions that were caught.
-        refusals: the timers of refused peers whose answer is delayed.
-        register_budget: how many more sockets the caller should register in this poll.
-        channel_count: open channels, and those that are being opened.
-        busy_ns, idle_ns: time spent working and waiting.
-        polls: how many.
-    """
+    """Waits for events and moves bytes; everything happens in ``poll``. ``run_delay``: of this thread; None: not asked."""
 
     def __init__(self, clock: Clock, pool: MemoryPool, run_delay: RunDelay | None = None) -> None:
-        self.pool: Final = pool
-        self.now_ns: i64 = clock.now_ns()
-        self.arrived_ns: i64 = self.now_ns
+        self.pool: Final = pool  # the memory pool
+        self.now_ns: i64 = clock.now_ns()  # the time at which the wait of this poll ended
+        self.arrived_ns: i64 = self.now_ns  # when the events of this poll came, as far as that is known
         self._found_ns: i64 = self.now_ns  # the end of the last wait; the polls after it handled what it found
-        self.faults: Final = Faults()
+        self.faults: Final = Faults()  # exceptions that were caught
         pool.faults = self.faults
-        self.refusals: Final = DelayedRefusals()
+        self.refusals: Final = DelayedRefusals()  # the timers of refused peers whose answer is delayed
         self._clock_ns: Final = clock.now_ns
-        self.register_budget: i64 = MAX_REGISTERED
-        self.channel_count: i64 = 0
+        self.register_budget: i64 = MAX_REGISTERED  # how many more sockets the caller should register in this poll
+        self.channel_count: i64 = 0  # open channels, and those that are being opened
+        # busy_ns, idle_ns: time spent working and waiting
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
-        self.polls: i64 = 0
+        self.polls: i64 = 0  # how many
         self._epoll: Final = select.epoll()
         self._run_delay: Final = run_delay
         self._timed: SideStats | None = None  # the first side with runs that were sent in this poll
@@ -134,18 +116,9 @@ class Selector:
         return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
     def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Open a connection. Never blocks. A failure of the network is reported later, as ``closed``.
-
-        Args:
-            family: AF_INET, AF_INET6 or AF_UNIX.
-            address: as ``socket.connect`` takes it, resolved already.
-            channel_id: see ``connection_id``.
-            options: of the upstream's side.
-            sink: the channel's own.
-            peer: the address as text.
-
-        Raises:
-            OSError: no socket is available, the family is not supported, or the address is not of that family.
+        """Open a connection. Never blocks. A failure of the network is reported later, as ``closed``. ``family``: AF_INET, AF_INET6 or AF_UNIX.
+        ``address``: as ``socket.connect`` takes it, resolved already. Raises OSError: no socket is available, the family is not supported, or the
+        address is not of that family.
         """
         sock = open_socket(family)
         try:
@@ -217,11 +190,7 @@ class Selector:
         return now
 
     def poll(self, timeout_ms: i64) -> None:
-        """Wait for at most ``timeout_ms``, or until the next timer is due, then do the work of one poll.
-
-        Raises:
-            ValueError: a negative timeout.
-        """
+        """Wait for at most ``timeout_ms``, or until the next timer is due, then do the work of one poll. Raises ValueError: a negative timeout."""
         if timeout_ms < 0:
             raise ValueError(f"a timeout of {timeout_ms} ms")
         before: i64 = self._clock_ns()
@@ -289,7 +258,6 @@ class Selector:
         self._notify(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, notify its sink, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
         if self._run_delay is not None:

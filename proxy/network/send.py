@@ -13,31 +13,21 @@ from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
 from framegate.proxy.network.run import Buffer, held, keep, shorten
 from framegate.proxy.network.transport import PLAIN_RECORD, Transport
 
-__all__ = ["Send"]
-
 MAX_PIECES: Final = 64  # offered to one write
 
 
 class Send:
-    """Bytes that wait for a socket.
-
-    Attributes:
-        active: a run is being sent; no other may begin.
-        remaining: bytes that the transport has not taken. It may be 0 in an active send, while ciphertext waits.
-        frames: the frames of the run that is being sent.
-        booked: bytes booked at the pool: the memory that the pieces keep, and their overhead.
-        number: how many sends have begun.
-    """
+    """Bytes that wait for a socket."""
 
     def __init__(self, account: Account) -> None:
         self._account: Final = account
         self._pieces: list[Buffer] = []
         self._next: i64 = 0
-        self.active: bool = False
-        self.remaining: i64 = 0
-        self.frames: i64 = 0
-        self.booked: i64 = 0
-        self.number: i64 = 0
+        self.active: bool = False  # a run is being sent; no other may begin
+        self.remaining: i64 = 0  # bytes that the transport has not taken. It may be 0 in an active send, while ciphertext waits.
+        self.frames: i64 = 0  # the frames of the run that is being sent
+        self.booked: i64 = 0  # bytes booked at the pool: the memory that the pieces keep, and their overhead
+        self.number: i64 = 0  # how many sends have begun
 
     def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64, giver: object = None) -> None:
         """Keep the rest of a first write.
@@ -45,9 +35,7 @@ class Send:
         Args:
             pieces: the whole run; the send takes over the list.
             taken: how many bytes of it are written already.
-            frames: its frames.
             lease: bytes booked for the run as BEGUN; the send takes over the booking.
-            giver: the run, which has the lease.
         """
         assert not self.active, "one pending send at a time"
         self.active = True

@@ -11,8 +11,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["A_WHILE_NS", "cork", "is_tcp", "make_room", "queued", "room", "round_trip_ns", "set_threshold", "unsent"]
-
 A_WHILE_NS: Final = 10_000_000  # before a socket for which epoll gives no event is checked again
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...
@@ -37,11 +35,8 @@ def unsent(sock: socket.socket) -> i64:
 
 
 def room(sock: socket.socket) -> tuple[i64, bool]:
-    """Return how much may be sent.
-
-    Returns:
-        How many bytes the socket takes now as a whole: half of its free room, because of the kernel's overhead; 0 if the socket is not writable, so
-        that epoll will report when it is. And whether the send buffer is empty.
+    """Return how much may be sent. Returns: How many bytes the socket takes now as a whole: half of its free room, because of the kernel's overhead;
+    0 if the socket is not writable, so that epoll will report when it is. And whether the send buffer is empty.
     """
     facts = MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, MEMINFO.size))
     limit = i64(facts[3])
@@ -78,10 +73,9 @@ def set_threshold(sock: socket.socket, size: i64) -> None:
 
 
 def make_room(sock: socket.socket, size: i64) -> None:
-    """Make the kernel's receive buffer large enough for ``size`` unread bytes. TCP only.
-
-    The kernel enlarges the buffer for a threshold and does not shrink it again. It estimates the overhead from earlier segments, and a segment that
-    was read in part takes as much room as a whole one, so the threshold is set to four times ``size`` for a moment.
+    """Make the kernel's receive buffer large enough for ``size`` unread bytes. TCP only. The kernel enlarges the buffer for a threshold and does not
+    shrink it again. It estimates the overhead from earlier segments, and a segment that was read in part takes as much room as a whole one, so the
+    threshold is set to four times ``size`` for a moment.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, int(4 * size))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)

@@ -18,8 +18,6 @@ from framegate.proxy.network.timer import Timer
 if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["StallEvictor"]
-
 CHECK_NS: Final = 50_000_000
 CHECKS: Final = 5  # checks of the slots for each check of all channels
 NS_PER_S: Final = 1_000_000_000
@@ -40,15 +38,11 @@ class _Mark:
 
 
 class _StalledChannel:
-    """A channel that moves too little.
-
-    Attributes:
-        share: bytes moved, in thousandths of the bytes required.
-    """
+    """A channel that moves too little."""
 
     def __init__(self, channel: Channel, share: i64, held: i64, moved: i64, lasted_ns: i64, *, sends: bool) -> None:
         self.channel: Final = channel
-        self.share: Final[i64] = share
+        self.share: Final[i64] = share  # bytes moved, in thousandths of the bytes required
         self.held: Final[i64] = held
         self.sends: Final = sends
         self.detail: Final = (

@@ -10,8 +10,6 @@ from typing import Final, TypeVar
 
 from framegate.proxy.errors import IllegalTransitionError
 
-__all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "TableEnum", "transition"]
-
 
 class TableEnum(enum.Enum):
     """Base class of the states and the events of a table."""
@@ -24,11 +22,7 @@ Event = TypeVar("Event", bound=TableEnum)
 
 
 def transition(table: dict[tuple[State, Event], State], state: State, event: Event) -> State:
-    """Return the state after ``event``.
-
-    Raises:
-        IllegalTransitionError: the table has no such row, which is a bug in framegate.
-    """
+    """Return the state after ``event``. Raises IllegalTransitionError: the table has no such row, which is a bug in framegate."""
     found = table.get((state, event))
     if found is None:
         raise IllegalTransitionError(state, event)

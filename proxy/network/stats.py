@@ -8,22 +8,12 @@ from mypy_extensions import i64
 from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
 
-__all__ = ["Histogram", "SideStats"]
-
 QUARTERS: Final = 4
 
 
 class Histogram:
-    """Durations in ns, counted in buckets.
-
-    Args:
-        bounds_s: ascending upper bounds in seconds, inclusive; one more bucket lies above them.
-        offset: index of its first cell in its block of cells; the cells are the buckets, then the sum.
-
-    Attributes:
-        buckets: the count of each bucket, not cumulative.
-        count, sum: the number of all durations, and their sum in ns.
-        offset: as above.
+    """Durations in ns, counted in buckets. ``bounds_s``: ascending upper bounds in seconds, inclusive; one more bucket lies above them. ``offset``:
+    index of its first cell in its block of cells; the cells are the buckets, then the sum.
     """
 
     def __init__(self, bounds_s: tuple[float, ...], offset: i64 = 0) -> None:
@@ -31,15 +21,15 @@ class Histogram:
         buckets = vec[i64]([0])
         for _ in bounds_s:
             buckets = append(buckets, zero)
-        self.buckets: vec[i64] = buckets
+        self.buckets: vec[i64] = buckets  # the count of each bucket, not cumulative
+        # count, sum: the number of all durations, and their sum in ns
         self.count: i64 = 0
         self.sum: i64 = 0
-        self.offset: Final[i64] = offset
+        self.offset: Final[i64] = offset  # as above
         self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
         self._first_octave: Final[i64] = round(bounds_s[0] * 1e9).bit_length() - 1 if bounds_s in FIRST_POWERS else 0
 
     def observe(self, duration_ns: i64, times: i64 = 1) -> None:
-        """Count a duration ``times`` times."""
         bucket: i64 = 0
         bounds = self._bounds
         if self._first_octave != 0:
@@ -72,42 +62,33 @@ class Histogram:
 
 
 class SideStats:
-    """The traffic of one side (clients or upstreams) of one listener. Counters only increase; ``muted`` and ``pending`` are gauges.
-
-    Args:
-        forwards: the histogram for runs written to that side; None: a new one.
-
-    Attributes:
-        frames_received, bytes_received, reads: whole frames read from that side; bytes, with headers and parts of frames; reads that returned bytes.
-        frames_sent, bytes_sent, writes: the same for writes; a write of which the socket took nothing is not counted.
-        frame_sizes: received frames by body size; the upper bounds are ``framing.SIZE_BOUNDS`` (inclusive), the last bucket is above all.
-        refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
-        cut_short: frames that were cut through and not completed, counted on the side that sent them and on the side that they were passed to.
-        lost_bytes: bytes of frames that were not completed.
-        mutes, mute_ns: by index in ``mute.CAUSES``; the time is added when the cause is removed.
-        muted: channels that have the cause now.
-        forwards: the times that runs took (``WriteHalf``).
-        runs: those of this poll that are not in ``forwards`` yet; ``next``: the next side with such runs (``Selector``).
-        pending: channels with a pending send, or with a peer channel that waits for room in their socket.
+    """The traffic of one side (clients or upstreams) of one listener. Counters only increase; ``muted`` and ``pending`` are gauges. ``forwards``: the
+    histogram for runs written to that side; None: a new one.
     """
 
     def __init__(self, forwards: Histogram | None = None) -> None:
-        self.forwards: Final = forwards or Histogram(FORWARD_BOUNDS)
-        self.runs: i64 = 0
+        self.forwards: Final = forwards or Histogram(FORWARD_BOUNDS)  # the times that runs took (``WriteHalf``)
+        self.runs: i64 = 0  # those of this poll that are not in ``forwards`` yet; ``next``: the next side with such runs (``Selector``)
         self.next: SideStats | None = None
+        # frames_received, bytes_received, reads: whole frames read from that side; bytes, with headers and parts of frames; reads that returned bytes
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
         self.reads: i64 = 0
+        # frames_sent, bytes_sent, writes: the same for writes; a write of which the socket took nothing is not counted
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.writes: i64 = 0
+        # refused_too_large, refused_negative, refused_incomplete: frames that were not passed on
         self.refused_too_large: i64 = 0
         self.refused_negative: i64 = 0
         self.refused_incomplete: i64 = 0
+        # frames that were cut through and not completed, counted on the side that sent them and on the side that they were passed to
         self.cut_short: i64 = 0
-        self.lost_bytes: i64 = 0
-        self.pending: i64 = 0
+        self.lost_bytes: i64 = 0  # bytes of frames that were not completed
+        self.pending: i64 = 0  # channels with a pending send, or with a peer channel that waits for room in their socket
+        # received frames by body size; the upper bounds are ``framing.SIZE_BOUNDS`` (inclusive), the last bucket is above all
         self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
+        # mutes, mute_ns: by index in ``mute.CAUSES``; the time is added when the cause is removed
         self.mutes: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
         self.mute_ns: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
-        self.muted: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
+        self.muted: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))  # channels that have the cause now

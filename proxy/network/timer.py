@@ -9,8 +9,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["MAX_WAITING", "NEVER", "CallbackTimer", "DelayedRefusals", "Timer", "TimerHeap", "spread"]
-
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
 CLOCK_EACH: Final = 8  # timers between two readings of the clock
@@ -28,14 +26,10 @@ def spread(number: int, length_ns: i64) -> i64:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Timer(abc.ABC):
-    """Base class of timers.
-
-    Attributes:
-        deadline_ns: when it fires, on the selector's clock; NEVER while it is not armed.
-    """
+    """Base class of timers."""
 
     def __init__(self) -> None:
-        self.deadline_ns: i64 = NEVER
+        self.deadline_ns: i64 = NEVER  # when it fires, on the selector's clock; NEVER while it is not armed
 
     @abc.abstractmethod
     def fire(self, now_ns: i64) -> None:
@@ -130,9 +124,8 @@ class TimerHeap:
 
 
 class DelayedRefusals:
-    """The timers of refused peers whose answer is delayed. Their number is bounded, because each peer keeps a descriptor and memory.
-
-    When one more is added than may wait, the oldest is fired at once: in a flood of refusals the delay becomes shorter.
+    """The timers of refused peers whose answer is delayed. Their number is bounded, because each peer keeps a descriptor and memory. When one more is
+    added than may wait, the oldest is fired at once: in a flood of refusals the delay becomes shorter.
     """
 
     def __init__(self, most: i64 = MAX_WAITING) -> None:

@@ -39,8 +39,6 @@ from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, R
 from framegate.proxy.network.tls_wire import BioPair, TlsWire
 from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
 
-__all__ = ["TlsTransport"]
-
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time; a megabyte costs 0.9 of what it costs a record at a time, and larger slices are not better
 AHEAD: Final = 262144
@@ -159,7 +157,6 @@ class TlsTransport(TlsWire):
         return DONE if state is UNPROVEN or state is READY else WANT_READ
 
     def _on_out(self) -> None:
-        """Advance the state, because no ciphertext waits."""
         if self._state is FINISHING:
             self._advance(TlsEvent.OUT)
             tls = self._object

@@ -19,8 +19,6 @@ from typing import Final
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 from framegate.proxy.errors import ConfigError
 
-__all__ = ["ServerStore", "client_context", "server_context", "server_store", "upstream_context"]
-
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _LIST: Final = b"-----BEGIN X509 CRL-----"
 WILDCARD: Final = "*."
@@ -40,19 +38,14 @@ class ServerStore:
         default: the context for clients that name no host, or another host.
         named: the other contexts by host: an exact name, or ``*.`` and the labels behind the first one; lower case, without a trailing dot.
         protocols: of ALPN, as in the contexts; empty: protocols are not checked.
-
-    Attributes:
-        default: as above.
-        protocols: as above.
-        reads_hello: the host and the protocols in the ClientHello are needed.
     """
 
     def __init__(
         self, default: ssl.SSLContext, named: Mapping[str, ssl.SSLContext], protocols: Sequence[str] = (), *, reads_host: bool = False
     ) -> None:
-        self.default: Final = default
-        self.protocols: Final[list[str]] = list(protocols)
-        self.reads_hello: Final[bool] = bool(named or protocols) or reads_host
+        self.default: Final = default  # as above
+        self.protocols: Final[list[str]] = list(protocols)  # as above
+        self.reads_hello: Final[bool] = bool(named or protocols) or reads_host  # the host and the protocols in the ClientHello are needed
         self._exact: Final[dict[str, ssl.SSLContext]] = {name: item for name, item in named.items() if not name.startswith(WILDCARD)}
         self._below: Final[dict[str, ssl.SSLContext]] = {name[len(WILDCARD) :]: item for name, item in named.items() if name.startswith(WILDCARD)}
 
@@ -71,15 +64,9 @@ class ServerStore:
 
 
 def server_store(tls: ListenerTls, files: Files | None = None, *, reads_host: bool = False) -> ServerStore:
-    """Make the contexts of a listener.
-
-    Args:
-        tls: its settings.
-        files: the contents of the files in the settings, by path; None: they are read now.
-        reads_host: the host in the ClientHello is needed, even if there is only one context (``Identity.host``).
-
-    Raises:
-        ConfigError: a file is missing or invalid, or OpenSSL does not know a cipher or curve.
+    """Make the contexts of a listener. ``files``: the contents of the files in the settings, by path; None: they are read now. ``reads_host``: the
+    host in the ClientHello is needed, even if there is only one context (``Identity.host``). Raises ConfigError: a file is missing or invalid, or
+    OpenSSL does not know a cipher or curve.
     """
     default = _listener_context(tls, tls.certificate, tls.key, tls.client_ca, tls.crl, files)
     named: dict[str, ssl.SSLContext] = {}
@@ -128,8 +115,7 @@ def server_context(
         min_version: ``1.2`` or ``1.3``.
         files: the contents of the files, by path; None: they are read now.
 
-    Raises:
-        ConfigError: a file is missing or invalid.
+    Raises ConfigError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = TICKETS
@@ -149,10 +135,8 @@ def server_context(
 def client_context(
     *, ca: str | None = None, certificate: str | None = None, key: str | None = None, min_version: str = "1.2", files: Files | None = None
 ) -> ssl.SSLContext:
-    """Make a context for upstreams: their certificate and name are verified, with ``ca`` or else the system's authorities. ``files`` as above.
-
-    Raises:
-        ConfigError: a file is missing or invalid.
+    """Make a context for upstreams: their certificate and name are verified, with ``ca`` or else the system's authorities. ``files`` as above. Raises
+    ConfigError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context, min_version)

@@ -9,8 +9,6 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, TlsError, shown
 from framegate.proxy.network.certificate import subject_of
 
-__all__ = ["describe", "handshake_error"]
-
 OURS: Final = {  # the sentence, and the kind of the error (``proxy.cells.TLS_ERRORS``)
     "peer_did_not_return_a_certificate": ("the {peer} shows no certificate, and one is required", "certificate_missing"),
     "no_shared_cipher": ("the {peer} offers no cipher that is allowed here", "cipher"),
@@ -52,8 +50,7 @@ KINDS: Final = {
     "alert_certificate_required": "certificate_missing",  # an upstream requires a certificate of framegate
     "alert_insufficient_security": "cipher",
     "alert_protocol_version": "version",
-}
-"""The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``."""
+}  # The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``.
 VERDICTS: Final = {
     2: "unknown_authority",  # the issuer's certificate is missing
     10: "certificate_expired",
@@ -66,8 +63,7 @@ VERDICTS: Final = {
     62: "name_mismatch",
     63: "name_mismatch",
     64: "name_mismatch",
-}
-"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``."""
+}  # By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``.
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 
@@ -76,7 +72,6 @@ def describe(error: Exception, peer: str, *, unproven: bool = False, tls: Any = 
     """Make a TlsError of OpenSSL's error. The reason is OpenSSL's word in lower case, such as ``certificate_verify_failed``.
 
     Args:
-        error: OpenSSL's.
         peer: ``client`` or ``upstream``.
         unproven: the handshake was finished, and the peer has sent no data since.
         tls: the inner SSL object of the handshake; it knows the certificate that it refuses.

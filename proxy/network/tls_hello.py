@@ -14,8 +14,6 @@ from mypy_extensions import i64
 from framegate.proxy.errors import TlsError
 from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused
 
-__all__ = ["MAX_CAME", "MAX_HELLO", "Hello", "HelloReader"]
-
 MAX_HELLO: Final = 32_768
 """The largest message. Today's clients send 200 bytes to 2 KiB, and some KiB more if they resume a session with a certificate in its ticket."""
 MAX_CAME: Final = 65_536
@@ -30,15 +28,10 @@ PROTOCOLS: Final = 16
 
 
 class Hello(NamedTuple):
-    """The contents of a ClientHello.
+    """The contents of a ClientHello."""
 
-    Attributes:
-        host: in lower case, without a trailing dot; empty if the client names none.
-        protocols: in the client's order; empty if it names none.
-    """
-
-    host: str
-    protocols: list[str]
+    host: str  # in lower case, without a trailing dot; empty if the client names none
+    protocols: list[str]  # in the client's order; empty if it names none
 
 
 class HelloReader:
@@ -51,13 +44,8 @@ class HelloReader:
         self._size: i64 = MESSAGE_HEADER  # of the message, its header counted, as far as is known
 
     def take(self, data: bytes) -> Hello | None:
-        """Take the next bytes.
-
-        Returns:
-            The contents; None while the message is incomplete.
-
-        Raises:
-            TlsError: the message is longer than ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
+        """Take the next bytes. Returns: The contents; None while the message is incomplete. Raises TlsError: the message is longer than
+        ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
         """
         self._came.extend(data)
         while len(self._message) < self._size:
@@ -79,7 +67,6 @@ class HelloReader:
         return _extensions(bytes(self._message[MESSAGE_HEADER : self._size]))
 
     def came(self) -> bytes:
-        """Return all bytes taken, for OpenSSL."""
         return bytes(self._came)
 
     def _is_hello(self) -> bool:

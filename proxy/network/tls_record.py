@@ -8,8 +8,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "least_overhead", "missing", "most_plaintext", "whole_records"]
-
 RECORD_HEADER: Final = 5
 MAJOR_VERSION: Final = 3  # of every record since SSL 3.0
 LONGEST: Final = 17408  # with its header; slightly more than OpenSSL accepts: 16 KiB of plaintext, 320 bytes of overhead, the header
@@ -41,9 +39,8 @@ def is_refused(begun: bytes) -> bool:
 
 
 def least_overhead(version: str, cipher: str) -> i64:
-    """Return the overhead of a record, header counted. It is larger if the peer pads records (1.3), or the cipher does (CBC).
-
-    Source: RFC 8446 5.2 (content type, tag), RFC 5288 and 6655 (explicit nonce, tag), RFC 7905, RFC 5246 6.2.3.2 (IV, MAC, padding length).
+    """Return the overhead of a record, header counted. It is larger if the peer pads records (1.3), or the cipher does (CBC). Source: RFC 8446 5.2
+    (content type, tag), RFC 5288 and 6655 (explicit nonce, tag), RFC 7905, RFC 5246 6.2.3.2 (IV, MAC, padding length).
     """
     tag: i64 = 8 if cipher.endswith(("CCM8", "CCM_8_SHA256")) else 16
     if version == "TLSv1.3":
@@ -56,10 +53,8 @@ def least_overhead(version: str, cipher: str) -> i64:
 
 
 def most_plaintext(data: bytes, overhead: i64) -> tuple[i64, i64]:
-    """Estimate the plaintext in ``data``.
-
-    Returns:
-        The most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused counts. And the bytes of the rest.
+    """Estimate the plaintext in ``data``. Returns: The most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused
+    counts. And the bytes of the rest.
     """
     length: i64 = len(data)
     found: i64 = 0

@@ -12,8 +12,6 @@ from typing import Final
 
 from framegate.proxy.network.state import TableEnum
 
-__all__ = ["FAILING", "FINISHING", "NEW", "READY", "SHAKING", "TRANSITIONS", "UNPROVEN", "TlsEvent", "TlsState"]
-
 
 class TlsState(TableEnum):
     """The state of a TLS connection."""

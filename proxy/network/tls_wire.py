@@ -22,8 +22,6 @@ from framegate.proxy.network.run import Buffer, held, shorten
 from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
 from framegate.proxy.network.transport import Transport
 
-__all__ = ["BioPair", "TlsWire"]
-
 
 class BioPair:
     """The two memory BIOs of a thread, lent to one connection at a time."""
@@ -35,10 +33,7 @@ class BioPair:
 
     def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> Any:
         """Make an SSL object over the pair, with one of the contexts of the settings. It is the inner object of an ``ssl.SSLObject``, which only adds
-        a Python call to each call; ``unwrap`` is called ``shutdown`` here.
-
-        Raises:
-            ssl.SSLError, ValueError: OpenSSL refuses the settings.
+        a Python call to each call; ``unwrap`` is called ``shutdown`` here. Raises ssl.SSLError, ValueError: OpenSSL refuses the settings.
         """
         name = None if settings.server_side else settings.server_name
         outer: Any = context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
@@ -52,7 +47,6 @@ class BioPair:
         self._lent = True
 
     def feed(self, data: Buffer) -> None:
-        """Give bytes to OpenSSL."""
         assert self._lent, "bytes belong to the connection that has the pair"
         self._incoming.write(data)
 
@@ -165,7 +159,6 @@ class TlsWire(Transport):
         return False
 
     def _push(self, pieces: list[Buffer]) -> bool:
-        """As ``_push_one``, for any number of pieces."""
         if len(pieces) <= 1:
             return not pieces or self._push_one(pieces[0])
         try:
@@ -197,5 +190,4 @@ class TlsWire(Transport):
         self.pending_write = size
 
     def _write_error(self, error: OSError) -> TransportError:
-        """Return the error of a failed write."""
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0)

@@ -13,22 +13,16 @@ from mypy_extensions import i64, u8
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.run import PART_FIRST, Buffer, Run
 
-__all__ = ["Scratch", "Translation", "contains_delimiter", "refer"]
-
 REFER_FROM: Final = 16384  # bodies of at least this size are not copied
 WRITE_FROM: Final = 128  # bodies of at least this size are copied at once, smaller ones eight bytes at a time
 KEPT: Final = 1 << 20  # a larger buffer is dropped after use, because it does not shrink
 
 
 class Scratch:
-    """The buffer that all translations of a processor share, one at a time.
-
-    Attributes:
-        writer: the buffer; ``take`` may replace it.
-    """
+    """The buffer that all translations of a processor share, one at a time."""
 
     def __init__(self) -> None:
-        self.writer: BytesWriter = BytesWriter()
+        self.writer: BytesWriter = BytesWriter()  # the buffer; ``take`` may replace it
 
     def begin(self) -> BytesWriter:
         """Return the buffer, emptied; a translation that failed may have left bytes in it."""
@@ -47,23 +41,15 @@ class Scratch:
 
 
 class Translation:
-    """A translation from ``source`` to ``target``. It keeps no frames between two calls.
-
-    Args:
-        source: the framing of the runs.
-        target: the framing of the results.
-        scratch: the buffer of the processor.
-        joins: for code that looks into frames: put the result into one buffer (except for a large first frame that came in pieces), and put the
-            header bytes of ``source`` that are not part of the size in front of each body.
-
-    Attributes:
-        stopped_at: how many frames of the last run were translated, if not all could be; else -1.
+    """A translation from ``source`` to ``target``. It keeps no frames between two calls. ``joins``: for code that looks into frames: put the result
+    into one buffer (except for a large first frame that came in pieces), and put the header bytes of ``source`` that are not part of the size in
+    front of each body.
     """
 
     def __init__(self, source: Framing, target: Framing, scratch: Scratch, *, joins: bool = False) -> None:
         self.source: Final = source
         self.target: Final = target
-        self.stopped_at: i64 = -1
+        self.stopped_at: i64 = -1  # how many frames of the last run were translated, if not all could be; else -1
         self._scratch: Final = scratch
         self._joins: Final = joins
         self._others: Final[i64] = source.others if joins else 0
@@ -203,7 +189,6 @@ def contains_delimiter(pieces: list[Buffer], delimiter: bytes) -> bool:
 
 
 def _copy(data: bytes, begin: i64, end: i64, writer: BytesWriter) -> None:
-    """Append ``data[begin:end]``."""
     if end - begin >= WRITE_FROM:
         writer.write(data[begin:end])
         return

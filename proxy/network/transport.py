@@ -15,8 +15,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.run import Buffer
 
-__all__ = ["DONE", "ENDED", "FIRST_READ", "MAX_READ", "MIN_READ", "PLAIN_RECORD", "WANT_READ", "WANT_WRITE", "Identity", "Transport", "adapted"]
-
 MIN_READ: Final = 448  # with the header of a ``bytes`` this is a small block of the interpreter's allocator, ten times cheaper than malloc
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plaintext) and 0.96 (TLS) of what they cost with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
@@ -25,9 +23,7 @@ PLAIN_RECORD: Final = 16384  # the most plaintext of a record of TLS
 
 def adapted(suits: i64, size: i64, length: i64) -> i64:
     """Return the read size that suits the traffic, after a read of ``size`` bytes returned ``length``. A large buffer for few bytes is expensive.
-
-    Args:
-        suits: the previous result; ``size`` may differ from it, for example within a frame that is cut through.
+    ``suits``: the previous result; ``size`` may differ from it, for example within a frame that is cut through.
     """
     if length > size - (size >> 2):
         return min(max(size << 2, suits), MAX_READ)
@@ -44,19 +40,7 @@ ENDED: Final = 3
 
 
 class Identity:
-    """The facts about the peer that a transport knows after its handshake.
-
-    Attributes:
-        version, cipher: of TLS; empty for plaintext.
-        subject: the distinguished name of the verified certificate, in RFC 2253 form, most specific part first; None without a certificate.
-        certificate: the peer's certificate in DER form, or None; a channel drops it when the peer is authenticated.
-        serial: the serial number of the verified certificate, as from ``certificate.serial_of``; empty without one.
-        number, shown: of the ``TlsSettings`` of the handshake.
-        resumed: a TLS session was resumed, so no certificate was exchanged.
-        peer: the peer's address as text.
-        mechanism: the SASL mechanism with which the peer authenticated, or empty.
-        host: the name that a client gave for the server (SNI), in lower case, without a trailing dot; empty: none, or it was not read.
-    """
+    """The facts about the peer that a transport knows after its handshake."""
 
     def __init__(
         self,
@@ -70,38 +54,35 @@ class Identity:
         resumed: bool = False,
         serial: str = "",
     ) -> None:
-        self.mechanism: str = ""
+        self.mechanism: str = ""  # the SASL mechanism with which the peer authenticated, or empty
+        # the name that a client gave for the server (SNI), in lower case, without a trailing dot; empty: none, or it was not read
         self.host: str = ""
-        self.peer: str = ""
-        self.serial: Final = serial
+        self.peer: str = ""  # the peer's address as text
+        self.serial: Final = serial  # the serial number of the verified certificate, as from ``certificate.serial_of``; empty without one
+        # version, cipher: of TLS; empty for plaintext
         self.version = version
         self.cipher = cipher
+        # the distinguished name of the verified certificate, in RFC 2253 form, most specific part first; None without a certificate
         self.subject = subject
-        self.certificate = certificate
+        self.certificate = certificate  # the peer's certificate in DER form, or None; a channel drops it when the peer is authenticated
+        # number, shown: of the ``TlsSettings`` of the handshake
         self.number: Final[i64] = number
         self.shown: Final = shown
-        self.resumed: Final = resumed
+        self.resumed: Final = resumed  # a TLS session was resumed, so no certificate was exchanged
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Transport(abc.ABC):
-    """Base class of transports.
-
-    Attributes:
-        wire_received, wire_sent: bytes on the wire.
-        pending_write: bytes taken by ``write`` that the socket has not taken.
-        booked: the memory that they keep, booked at the memory pool.
-        is_plain: the bytes of the socket are those of the channel: ``peek`` works, and bytes may bypass the transport.
-        clean_end: False if a TLS peer ended its stream with FIN but without close-notify.
-    """
+    """Base class of transports."""
 
     def __init__(self, *, is_plain: bool = False) -> None:
-        self.is_plain: Final = is_plain
+        self.is_plain: Final = is_plain  # the bytes of the socket are those of the channel: ``peek`` works, and bytes may bypass the transport
+        # wire_received, wire_sent: bytes on the wire
         self.wire_received: i64 = 0
         self.wire_sent: i64 = 0
-        self.pending_write: i64 = 0
-        self.booked: i64 = 0
-        self.clean_end: bool = True
+        self.pending_write: i64 = 0  # bytes taken by ``write`` that the socket has not taken
+        self.booked: i64 = 0  # the memory that they keep, booked at the memory pool
+        self.clean_end: bool = True  # False if a TLS peer ended its stream with FIN but without close-notify
 
     @abc.abstractmethod
     def handshake(self) -> i64:
@@ -116,10 +97,8 @@ class Transport(abc.ABC):
         """Whether ``read`` would return bytes or an end for which the socket gives no event."""
 
     def peek(self, size: i64) -> bytes:
-        """Return at most ``size`` bytes that ``read`` will return, and leave them in the socket; empty at the end, or if there are none now.
-
-        Raises:
-            NotImplementedError: the transport is not ``is_plain``.
+        """Return at most ``size`` bytes that ``read`` will return, and leave them in the socket; empty at the end, or if there are none now. Raises
+        NotImplementedError: the transport is not ``is_plain``.
         """
         raise NotImplementedError
 

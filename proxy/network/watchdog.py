@@ -16,8 +16,6 @@ from framegate.proxy.network.timer import NEVER, Timer, spread
 if TYPE_CHECKING:
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["Watchdog"]
-
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 CHECKS: Final = 4  # in a stall window
@@ -73,7 +71,6 @@ class Watchdog(Timer):
             channel.crash(error)
 
     def release(self) -> None:
-        """Drop the reference to the closed channel."""
         self._channel = None
 
     def check(self, now_ns: i64) -> None:

@@ -25,46 +25,28 @@ if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
     from framegate.proxy.network.selector import Selector
 
-__all__ = ["WriteHalf"]
-
 LONGEST_WHILE_NS: Final = 80_000_000  # the time between two checks for room doubles up to this
 HELD_MOST: Final = 1 << 18  # bytes that ``hold`` keeps
 
 
 class WriteHalf:
-    """The writing half.
-
-    Attributes:
-        pending: the pending send.
-        holding: runs are kept in the pending send and not written (``hold``).
-        room_wanted: the other side waits for room.
-        retry_armed: a timer checks for room, not epoll.
-        first_ns: when the poll began in which it wrote first, on the selector's clock; 0: never.
-        frames_sent, bytes_sent: whole frames; bytes, with headers and parts of frames.
-        unsent_bytes: bytes of the pending send when the channel was closed.
-    """
+    """The writing half."""
 
     __deletable__ = ("_channel", "_sink")
 
     def __init__(
-        self,
-        channel: "Channel",
-        sink: ChannelSink,
-        loop: "Selector",
-        sock: socket.socket,
-        transport: Transport,
-        account: Account,
-        stats: SideStats,
+        self, channel: "Channel", sink: ChannelSink, loop: "Selector", sock: socket.socket, transport: Transport, account: Account, stats: SideStats
     ) -> None:
         self._account: Final = account
-        self.pending: Final = Send(account)
-        self.holding: bool = False
-        self.room_wanted: bool = False
-        self.retry_armed: bool = False
-        self.first_ns: i64 = 0
+        self.pending: Final = Send(account)  # the pending send
+        self.holding: bool = False  # runs are kept in the pending send and not written (``hold``)
+        self.room_wanted: bool = False  # the other side waits for room
+        self.retry_armed: bool = False  # a timer checks for room, not epoll
+        self.first_ns: i64 = 0  # when the poll began in which it wrote first, on the selector's clock; 0: never
+        # frames_sent, bytes_sent: whole frames; bytes, with headers and parts of frames
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
-        self.unsent_bytes: i64 = 0
+        self.unsent_bytes: i64 = 0  # bytes of the pending send when the channel was closed
         self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
@@ -89,7 +71,6 @@ class WriteHalf:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the channel is closed."""
         return self._phase == "closed"
 
     @property
@@ -132,13 +113,9 @@ class WriteHalf:
         self._writable = True
 
     def send(self, run: Run) -> bool:
-        """Write a run now. The rest that the socket does not take becomes the pending send. Takes over the run's lease.
-
-        Returns:
-            True if the whole run was sent; False if the sink's ``sent`` or ``closed`` will be called.
-
-        Raises:
-            InternalError: a send is pending, or the channel is not open for writing. The caller keeps the run.
+        """Write a run now. The rest that the socket does not take becomes the pending send. Takes over the run's lease. Returns: True if the whole
+        run was sent; False if the sink's ``sent`` or ``closed`` will be called. Raises InternalError: a send is pending, or the channel is not open
+        for writing. The caller keeps the run.
         """
         if not self._writable or self.pending.active:
             if self.holding:
@@ -283,10 +260,8 @@ class WriteHalf:
             self._channel.sync_interest()
 
     def shut(self) -> None:
-        """End our stream: FIN, or TLS close-notify. The sink's ``write_ended`` is called when it was sent.
-
-        Raises:
-            InternalError: a send is pending, or the channel is not open for writing.
+        """End our stream: FIN, or TLS close-notify. The sink's ``write_ended`` is called when it was sent. Raises InternalError: a send is pending,
+        or the channel is not open for writing.
         """
         if not self._writable or self.pending.active:
             raise InternalError(f"shut_write on a channel that is {self._phase}, send pending: {self.pending.active}")
@@ -301,7 +276,6 @@ class WriteHalf:
             self._channel.fail(error)
 
     def try_shut(self) -> None:
-        """Send the end of our stream, if possible now."""
         if self._ended:
             return
         if self._transport.shut_write():
@@ -310,7 +284,6 @@ class WriteHalf:
         self._channel.sync_interest()
 
     def on_writable(self) -> None:
-        """Handle an event: the socket is writable."""
         send = self.pending
         transport = self._transport
         if send.active and not self.holding:
@@ -357,7 +330,6 @@ class WriteHalf:
         self._count_waiting()
 
     def release(self) -> None:
-        """Drop the references to the closed channel."""
         del self._channel
         del self._sink
 
@@ -383,7 +355,6 @@ class WriteHalf:
         self._retry_later()
 
     def _count_waiting(self) -> None:
-        """Update ``stats.pending``."""
         waits = self.pending.active or self.room_wanted
         if waits != self._counted:
             self._counted = waits
@@ -402,7 +373,6 @@ class WriteHalf:
             self._loop.time_runs(self._stats)
 
     def _begin_waiting(self) -> None:
-        """A send is pending."""
         self._arrived_ns = self._loop.arrived_ns
         if self.first_ns == 0:
             self.first_ns = self._loop.now_ns

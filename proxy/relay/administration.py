@@ -17,8 +17,6 @@ from framegate.proxy.relay.standing import CLOSE, MUTE
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import PairRates
 
-__all__ = ["close", "greet", "identified", "mute", "throttle", "unmute"]
-
 ADMIN: Final = causes.ADMIN
 
 

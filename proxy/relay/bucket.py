@@ -22,8 +22,6 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, Timer
 
-__all__ = ["BURST_MS", "LATE_MS", "NO_KEY", "WHOLE", "Bucket", "RateKey", "Waiter", "Waits"]
-
 WHOLE: Final = 1_000_000
 BURST_MS: Final = 20
 LATE_MS: Final = 500
@@ -37,8 +35,7 @@ LATEST_NS: Final = 3_600_000_000_000
 PLENTY: Final = 1 << 60  # bytes or frames of one read, where there is no rate
 NO_END: Final = 1e30  # tokens, where there is no rate
 
-RateKey = tuple[str, str, str]
-"""Level, name and counter of one rate; see ``quotas``."""
+RateKey = tuple[str, str, str]  # Level, name and counter of one rate; see ``quotas``
 NO_KEY: Final = ("", "", "")
 
 
@@ -52,12 +49,7 @@ class Waiter(abc.ABC):
 
 
 class Waits:
-    """The buckets of one level in whose queue a channel waits.
-
-    Args:
-        keys: the set of their keys.
-        cells, at: the cell with their number.
-    """
+    """The buckets of one level in whose queue a channel waits."""
 
     def __init__(self, keys: dict[RateKey, None], cells: "vec[i64]", at: i64) -> None:
         self._keys: Final = keys
@@ -65,12 +57,10 @@ class Waits:
         self._at: Final[i64] = at
 
     def begin(self, key: RateKey) -> None:
-        """The queue of a bucket is not empty any more."""
         self._cells[self._at] += 1
         self._keys[key] = None
 
     def end(self) -> None:
-        """The queue of a bucket is empty."""
         self._cells[self._at] -= 1
 
 
@@ -78,17 +68,9 @@ class Bucket(Timer):
     """The tokens of one rate, and the queue for them.
 
     Args:
-        loop: for the timer.
         rate: tokens per second, at least 1.
-        part: see the module.
         frames: its tokens are frames, not bytes.
-        key: of its rate.
         waits: of its level; None: its queue is not counted.
-
-    Attributes:
-        level: tokens in the bucket; below 0: the debt. A channel may be read while it is 1 or more.
-        quantum: the most tokens of one read.
-        passed: all tokens that were charged so far.
     """
 
     def __init__(self, loop: Selector, rate: i64, part: i64, *, frames: bool, key: RateKey = NO_KEY, waits: Waits | None = None) -> None:
@@ -97,9 +79,9 @@ class Bucket(Timer):
         self.frames: Final[bool] = frames
         self.rate: i64 = 0
         self.part: i64 = 0
-        self.level: float = NO_END
-        self.quantum: i64 = 1
-        self.passed: i64 = 0
+        self.level: float = NO_END  # tokens in the bucket; below 0: the debt. A channel may be read while it is 1 or more.
+        self.quantum: i64 = 1  # the most tokens of one read
+        self.passed: i64 = 0  # all tokens that were charged so far
         self._loop: Final = loop
         self._waits: Final = waits
         self._per_ns: float = 0.0  # tokens
@@ -118,7 +100,6 @@ class Bucket(Timer):
 
     @property
     def waiting(self) -> i64:
-        """Channels in the queue."""
         return len(self._queue)
 
     def set_rate(self, rate: i64, part: i64) -> None:
@@ -163,7 +144,6 @@ class Bucket(Timer):
             self._arm(now_ns, 1 - self.level)
 
     def charge(self, amount: i64, now_ns: i64) -> None:
-        """Charge what was read."""
         self.level -= float(amount)
         self.passed += amount
         if self.level >= 1 and self._queue and self.deadline_ns > now_ns:
@@ -189,11 +169,8 @@ class Bucket(Timer):
         self._wanting += count
 
     def demand(self, now_ns: i64) -> tuple[i64, i64, i64]:
-        """The use of the rate since the last call.
-
-        Returns:
-            Millionths of the rate that were used; the average number of channels in the queue, in thousandths, 0 below ``CROWDED``; and the average
-            number of its channels that waited, here or for another bucket, in thousandths.
+        """The use of the rate since the last call. Returns: Millionths of the rate that were used; the average number of channels in the queue, in
+        thousandths, 0 below ``CROWDED``; and the average number of its channels that waited, here or for another bucket, in thousandths.
         """
         self._count_waiting(now_ns)
         lasted_ns = max(now_ns - self._seen_ns, 1_000_000)

@@ -15,20 +15,11 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.relay.frequent import Frequent, Key
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["MEASURES", "ClientUse", "client_of", "traffic_of"]
-
 MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable", "login_users", "login_addresses")
 """What is added up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are ``logins``
 without their addresses, and without their users.
 """
-REFUSED: Final = (
-    Cause.FRAME_TOO_LARGE,
-    Cause.NEGATIVE_SIZE,
-    Cause.WRONG_PROTOCOL,
-    Cause.TLS_FAILED,
-    Cause.AUTH_FAILED,
-    Cause.HANDSHAKE_TIMEOUT,
-)
+REFUSED: Final = (Cause.FRAME_TOO_LARGE, Cause.NEGATIVE_SIZE, Cause.WRONG_PROTOCOL, Cause.TLS_FAILED, Cause.AUTH_FAILED, Cause.HANDSHAKE_TIMEOUT)
 
 
 def traffic_of(pair: Pair) -> tuple[i64, i64, i64, i64]:
@@ -62,15 +53,11 @@ def _held(pair: Pair) -> i64:
 
 
 class ClientUse:
-    """Adds up since the last ``take``, in bounded memory (``frequent``).
-
-    Attributes:
-        lists: by the words of ``MEASURES``.
-        totals: the amounts of all clients of a listener, exactly, by measure and listener; not of the last two measures.
-    """
+    """Adds up since the last ``take``, in bounded memory (``frequent``)."""
 
     def __init__(self) -> None:
-        self.lists: dict[str, Frequent] = {}
+        self.lists: dict[str, Frequent] = {}  # by the words of ``MEASURES``
+        # the amounts of all clients of a listener, exactly, by measure and listener; not of the last two measures
         self.totals: dict[tuple[str, str], int] = {}
         self.take()
 

@@ -7,47 +7,31 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.addresses import AddressRewriter, AdvertisedBrokers, SeenBroker
 
-__all__ = ["BOOTSTRAP", "Cluster", "Report", "RouteBrokers"]
+Report = Callable[[str, list[SeenBroker]], None]  # Called with an upstream's name and the brokers that an answer named
 
-Report = Callable[[str, list[SeenBroker]], None]
-"""Called with an upstream's name and the brokers that an answer named."""
-
-BOOTSTRAP: Final = -1
-"""In place of a node id: no broker in particular."""
+BOOTSTRAP: Final = -1  # in place of a node id: no broker in particular
 REPORT_NS: Final = 1_000_000_000
 _MOST_ID: Final = 2147483647
 
 
 class Cluster:
-    """The brokers of one upstream.
-
-    Attributes:
-        upstream: its name.
-        brokers: those in force, by node id.
-        report: called if these are not the brokers in force: at most once a second, and not with the list of the call before; None: nobody wants to
-            know.
-    """
+    """The brokers of one upstream."""
 
     def __init__(self, upstream: str) -> None:
-        self.upstream: Final = upstream
-        self.brokers: dict[int, SeenBroker] = {}
+        self.upstream: Final = upstream  # its name
+        self.brokers: dict[int, SeenBroker] = {}  # those in force, by node id
+        # called if these are not the brokers in force: at most once a second, and not with the list of the call before; None: nobody wants to know
         self.report: Report | None = None
         self._seen: dict[int, SeenBroker] = {}
         self._reported: dict[int, SeenBroker] = {}
         self._reported_ns: i64 = -REPORT_NS
 
     def put(self, brokers: list[SeenBroker]) -> None:
-        """Put other brokers in force."""
         self.brokers = {each.node: each for each in brokers}
         self._seen = self._reported = {}
 
     def look(self, seen: list[SeenBroker] | None, now_ns: i64) -> None:
-        """An answer that names brokers has passed.
-
-        Args:
-            seen: the brokers in it; None: the same as in the answer before.
-            now_ns: the selector's clock.
-        """
+        """An answer that names brokers has passed. ``seen``: the brokers in it; None: the same as in the answer before."""
         if seen is not None:
             self._seen = {each.node: each for each in seen}
         if not self._seen or self._seen in (self.brokers, self._reported) or self.report is None or now_ns - self._reported_ns < REPORT_NS:
@@ -58,23 +42,15 @@ class Cluster:
 
 
 class RouteBrokers:
-    """How the clients of one listener reach the brokers of a cluster.
-
-    Args:
-        cluster: the cluster behind the listener.
-        hosts: the name of each broker, with ``{id}``; empty: the listener has a port for each broker.
-        advertised: what clients are told.
-        narrow: an API or version that is not known is not passed.
-
-    Attributes:
-        cluster, narrow: as above.
-        rewriter: replaces addresses in answers; ``rewriter.advertised`` may be replaced at any time.
+    """How the clients of one listener reach the brokers of a cluster. ``hosts``: the name of each broker, with ``{id}``; empty: the listener has a
+    port for each broker. ``narrow``: an API or version that is not known is not passed.
     """
 
     def __init__(self, cluster: Cluster, advertised: AdvertisedBrokers, hosts: str = "", *, narrow: bool = True) -> None:
+        # cluster, narrow: as above
         self.cluster: Final = cluster
         self.narrow: Final = narrow
-        self.rewriter: Final = AddressRewriter(advertised)
+        self.rewriter: Final = AddressRewriter(advertised)  # replaces addresses in answers; ``rewriter.advertised`` may be replaced at any time
         prefix, _, suffix = hosts.lower().rstrip(".").partition("{id}")
         self._by_host: Final = bool(hosts)
         self._prefix: Final[str] = prefix

@@ -32,8 +32,6 @@ from framegate.proxy.network.stats import Histogram, SideStats
 from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "EndpointCounters", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
-
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 """By cause, the index of its histogram of ``framegate.connection.duration``."""
 HANDSHAKING: Final = {side: PROCESSOR_BLOCK.at("framegate.tls.handshake.active", side) for side in SIDES}
@@ -53,16 +51,11 @@ def _zeros(count: i64) -> "vec[i64]":
 
 
 class Counts:
-    """The counts of one block.
-
-    Attributes:
-        cells: counts and gauges, by ``Block.at``.
-        histograms: those that are observed.
-    """
+    """The counts of one block."""
 
     def __init__(self, block: Block) -> None:
-        self.cells: vec[i64] = _zeros(block.count)
-        self.histograms: Final[list[Histogram]] = []
+        self.cells: vec[i64] = _zeros(block.count)  # counts and gauges, by ``Block.at``
+        self.histograms: Final[list[Histogram]] = []  # those that are observed
         self._block: Final = block
 
     def count(self, cell: i64) -> None:
@@ -81,23 +74,17 @@ class Counts:
 
 
 class ListenerCounters:
-    """Counters of one listener.
-
-    Attributes:
-        counts: of the listener; ``downstream_counts`` and ``upstream_counts`` of its sides.
-        downstream, upstream: the counts of the network layer, by side.
-        pairing: the counts of the pairings.
-        account: of the memory pool; None: the common one.
-    """
+    """Counters of one listener."""
 
     def __init__(self) -> None:
-        self.counts: Final = Counts(LISTENER_BLOCK)
+        self.counts: Final = Counts(LISTENER_BLOCK)  # of the listener; ``downstream_counts`` and ``upstream_counts`` of its sides
         self.downstream_counts: Final = Counts(SIDE_BLOCK)
         self.upstream_counts: Final = Counts(SIDE_BLOCK)
+        # downstream, upstream: the counts of the network layer, by side
         self.downstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "response"))
         self.upstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "request"))
-        self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))
-        self.account: Account | None = None
+        self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))  # the counts of the pairings
+        self.account: Account | None = None  # of the memory pool; None: the common one
 
 
 class UpstreamCounters:
@@ -108,27 +95,21 @@ class UpstreamCounters:
 
 
 class EndpointCounters:
-    """Counters of one endpoint of an upstream, as configured, or of one broker: those of all its addresses.
-
-    Attributes:
-        counts: of the endpoint.
-        durations: of attempts to connect, for each of ``CONNECT_ERRORS``.
-        first_bytes: the times until the first answer of a connection.
-        open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
-        waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does.
-        asked: frames of other protocols than Kafka that were sent to it.
-        received: frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one.
-    """
+    """Counters of one endpoint of an upstream, as configured, or of one broker: those of all its addresses."""
 
     def __init__(self) -> None:
-        self.counts: Final = Counts(ENDPOINT_BLOCK)
+        self.counts: Final = Counts(ENDPOINT_BLOCK)  # of the endpoint
+        # of attempts to connect, for each of ``CONNECT_ERRORS``
         self.durations: Final = self.counts.each_histogram("framegate.upstream.connect.duration")
-        self.first_bytes: Final = self.counts.histogram("framegate.upstream.first_byte.duration")
+        self.first_bytes: Final = self.counts.histogram("framegate.upstream.first_byte.duration")  # the times until the first answer of a connection
+        # open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none)
         self.open: i64 = 0
         self.oldest_ns: i64 = 0
+        # waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does
         self.waiting: i64 = 0
         self.asked_ns: i64 = 0
-        self.asked: i64 = 0
+        self.asked: i64 = 0  # frames of other protocols than Kafka that were sent to it
+        # frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one
         self.received: i64 = 0
         self.mark: i64 = 0
         self.mark_before: i64 = 0

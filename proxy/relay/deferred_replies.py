@@ -14,8 +14,6 @@ from framegate.proxy.network.memory_pool import MemoryPool, with_overhead
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.handler_wire import WireError
 
-__all__ = ["DeferredReplies"]
-
 
 class _DeferredReply(SlotOwner):
     """One deferred reply. It holds no memory here before it arrives, so it never blocks others."""
@@ -35,10 +33,8 @@ class _DeferredReply(SlotOwner):
 
 
 class DeferredReplies:
-    """The deferred replies of one handler process. A ``key`` is twice a connection's id, plus the direction.
-
-    Args:
-        ask: requests the reply of a key from the handler process.
+    """The deferred replies of one handler process. A ``key`` is twice a connection's id, plus the direction. ``ask``: requests the reply of a key
+    from the handler process.
     """
 
     def __init__(self, ask: Callable[[int], None], pool: MemoryPool, selector: Selector) -> None:
@@ -49,11 +45,7 @@ class DeferredReplies:
         self._came: Final[list[AdmissionSlot]] = []  # of the replies that this read completed
 
     def announce(self, key: i64, size: i64) -> None:
-        """A reply waits in the process.
-
-        Raises:
-            WireError: another reply of its connection and direction waits.
-        """
+        """A reply waits in the process. Raises WireError: another reply of its connection and direction waits."""
         if key in self._slots:
             raise WireError(f"connection {key >> 1} has two replies that wait in one direction")
         needed = with_overhead(size)
@@ -64,11 +56,7 @@ class DeferredReplies:
             self._selector.watch_slots()
 
     def came(self, key: i64, size: i64) -> None:
-        """A long reply has arrived.
-
-        Raises:
-            WireError: it was not requested.
-        """
+        """A long reply has arrived. Raises WireError: it was not requested."""
         slot = self._slots.get(int(key))
         if slot is None or not slot.is_in:
             raise WireError(f"a reply of {size} bytes, which was not asked for")

@@ -38,8 +38,6 @@ from framegate.proxy.relay import ending, tapping
 from framegate.proxy.relay.pair import EVEN_FROM, Pair, PairWatcher
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["CHECK_EACH", "NO_LEAD_IN", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
-
 TICK_NS: Final = 20_000_000
 APART_NS: Final = 10_000_000
 REST_NS: Final = 120_000_000
@@ -51,24 +49,16 @@ LAST_SHARE: Final = 4  # one part in so many of the time is left for requests th
 
 
 class DrainTerms:
-    """The times of one drain, on the selector's clock, and what to do with a pair at each.
-
-    Args:
-        quiet_ns: see the module.
-
-    Attributes:
-        until_ns: the deadline.
-    """
+    """The times of one drain, on the selector's clock, and what to do with a pair at each."""
 
     def __init__(self, quiet_ns: i64) -> None:
         self._quiet_ns: Final[i64] = quiet_ns
         self._started_ns: i64 = 0
-        self.until_ns: i64 = 0
+        self.until_ns: i64 = 0  # the deadline
         self._stop_ns: i64 = 0  # when clients are not read any more
         self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
 
     def begin(self, now_ns: i64) -> None:
-        """The drain begins."""
         self._started_ns = now_ns
 
     def limit(self, now_ns: i64, timeout_ns: i64) -> None:
@@ -145,17 +135,8 @@ def _may_hold(pair: Pair, client: Channel) -> bool:
 
 
 class Drain(Timer):
-    """The drains of all pairs of a processor.
-
-    Args:
-        selector, clock: for timers, and for the time within a slice.
-        pairs: those that are open, by id; it shrinks as they end.
-        watcher: its ``drained`` is called once.
-        quiet_ns: see the module.
-
-    Attributes:
-        active: ``start`` was called, and ``drained`` was not.
-        quiet_ns: of a drain that begins later.
+    """The drains of all pairs of a processor. ``pairs``: those that are open, by id; it shrinks as they end. ``watcher``: its ``drained`` is called
+    once.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
@@ -164,14 +145,14 @@ class Drain(Timer):
         self._clock: Final = clock
         self._pairs: Final = pairs
         self._watcher: Final = watcher
-        self.quiet_ns: i64 = quiet_ns
+        self.quiet_ns: i64 = quiet_ns  # of a drain that begins later
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
         self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
         self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
         self._window_ns: i64 = 0  # all of them come within this time
-        self.active: bool = False
+        self.active: bool = False  # ``start`` was called, and ``drained`` was not
 
     def lead_in(self, delay_ns: i64, timeout_ns: i64) -> None:
         """Begin a lead-in, unless there is a drain. ``timeout_ns``: from the end of the delay to its deadline."""

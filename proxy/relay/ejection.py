@@ -21,8 +21,6 @@ from framegate.proxy.config.model import EjectionConfig
 from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay.endpoint import Endpoint
 
-__all__ = ["LEAST_SAMPLES", "MOST_TIMES", "WATCHED", "Ejection"]
-
 LEAST_SAMPLES: Final = 8  # of an endpoint, before its latency is judged, or judges others
 SPAN: Final = 8  # the moving mean takes this part of each difference
 NOISE_NS: Final = 1_000_000  # a difference in latency below this says nothing

@@ -21,22 +21,6 @@ from framegate.proxy.relay.counters import ERROR_INDEX
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.state import PairEvent, PairState
 
-__all__ = [
-    "LINGER_NS",
-    "abort",
-    "check_done",
-    "check_gone",
-    "closed",
-    "crash",
-    "end",
-    "end_if_answered",
-    "end_if_even",
-    "end_of_stream",
-    "end_revoked",
-    "time_out",
-    "write_ended",
-]
-
 EARLY_NS: Final = 10_000_000_000  # an endpoint that ends a connection without any request later than this has only found it idle
 LINGER_NS: Final = 1_000_000_000
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
@@ -55,8 +39,7 @@ UNCLEAN: Final = {
     Cause.FRAME_TOO_LARGE: "protocol",
     Cause.TLS_FAILED: "protocol",
     Cause.AUTH_FAILED: "authentication",
-}
-"""Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``."""
+}  # Ends by an upstream that are failures of its endpoint, as ``END_ERRORS``
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN

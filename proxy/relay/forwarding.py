@@ -26,8 +26,6 @@ from framegate.proxy.relay.rewriting import UNPAIRED, Rewriting, replaced
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.tap.frame_tap import FrameTap
 
-__all__ = ["hold", "let_ask", "look_at", "pipe_target", "received", "room_for", "sent", "translate", "wait_for_room", "was_piped"]
-
 NO_LIMIT: Final = 1 << 31
 NOTHING: Final = Run(None, 0, b"", 0, 0, 0, 0)
 PIPE_FROM: Final = 65536  # bytes of a part of a frame that is spliced, if the rest must be looked through
@@ -62,7 +60,6 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
 
 
 def _forward(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
-    """Pass a run on, in the other side's framing."""
     if leg.translation is None:
         rewriting, pairing = pair.rewriting, pair.pairing
         if rewriting is None or pairing is None:
@@ -127,7 +124,6 @@ def _send(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent
 
 
 def _rewrite_answers(pair: Pair, rewriting: Rewriting, leg: Leg, channel: Channel, out: WriteHalf, run: Run) -> None:
-    """As ``_pass_on``, for answers."""
     now_ns = pair.owner.selector.read_clock()
     accepted = look_at(pair, leg, run, now_ns)
     sent = rewriting.answers(run, now_ns)
@@ -309,7 +305,6 @@ def _pair_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> None:
 
 
 def _tap_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """Tap such a piece; see ``look_at``."""
     if leg.tap is None:
         return True
     accepted = _append_part(pair, leg.tap, leg, run, now_ns)

@@ -9,28 +9,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["CAPACITY", "Frequent", "Key"]
-
-CAPACITY: Final = 500
-"""Each count is right within 0.2 % of the total; there are at most twice as many counters."""
-Key = tuple[str, str, str, str]
-"""Listener, principal, client id and address; empty: none."""
+CAPACITY: Final = 500  # each count is right within 0.2 % of the total; there are at most twice as many counters
+Key = tuple[str, str, str, str]  # Listener, principal, client id and address; empty: none
 
 
 class Frequent:
-    """Adds up amounts by key.
-
-    Args:
-        capacity: counters that are kept when there are too many, that is more than twice as many.
-
-    Attributes:
-        counts: by key.
-        missed: at most so much is missing from each count.
-    """
+    """Adds up amounts by key. ``capacity``: counters that are kept when there are too many, that is more than twice as many."""
 
     def __init__(self, capacity: i64 = CAPACITY) -> None:
-        self.counts: dict[Key, int] = {}
-        self.missed: i64 = 0
+        self.counts: dict[Key, int] = {}  # by key
+        self.missed: i64 = 0  # at most so much is missing from each count
         self._capacity: Final[i64] = capacity
 
     def add(self, key: Key, amount: i64) -> None:

@@ -14,35 +14,22 @@ from framegate.proxy.relay.counters import ListenerCounters
 if TYPE_CHECKING:  # every processor has the metrics, but processors without handlers do not import the records
     from framegate.proxy.relay.handler_wire import Facts
 
-__all__ = ["HandledConnection", "HandledParty", "HandlerMetrics", "Request"]
-
 ACTIONS: Final = LISTENER_BLOCK.at("framegate.handler.requests")
 QUEUE_SIZE: Final = LISTENER_BLOCK.at("framegate.handler.queue.size")
 
 
 class Request:
-    """A frame that waits for a handler, or was sent to one.
-
-    Attributes:
-        sequence: its number in its direction.
-        run: the frame, while it may still be passed on; otherwise None.
-        booked: bytes of the memory pool that its leg has booked for it.
-        enqueued_ns: when it was received whole.
-        size: its bytes.
-        others: the bytes of its header that are not its size.
-        expects: it is an open request of the pairing.
-        withheld: the tap must not have its body, nor that of its response.
-    """
+    """A frame that waits for a handler, or was sent to one."""
 
     def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool) -> None:
-        self.sequence: Final[i64] = sequence
-        self.run: Run | None = run
-        self.booked: i64 = 0
-        self.enqueued_ns: Final[i64] = enqueued_ns
-        self.size: Final[i64] = run.size
-        self.others: Final = others
-        self.expects: Final = expects
-        self.withheld: Final = withheld
+        self.sequence: Final[i64] = sequence  # its number in its direction
+        self.run: Run | None = run  # the frame, while it may still be passed on; otherwise None
+        self.booked: i64 = 0  # bytes of the memory pool that its leg has booked for it
+        self.enqueued_ns: Final[i64] = enqueued_ns  # when it was received whole
+        self.size: Final[i64] = run.size  # its bytes
+        self.others: Final = others  # the bytes of its header that are not its size
+        self.expects: Final = expects  # it is an open request of the pairing
+        self.withheld: Final = withheld  # the tap must not have its body, nor that of its response
 
 
 class HandledParty(abc.ABC):
@@ -78,19 +65,14 @@ def _histogram(counters: ListenerCounters, name: str) -> Histogram:
 
 
 class HandlerMetrics:
-    """Metrics of the handler of one listener.
-
-    Attributes:
-        queue_time: from when a frame is whole until its handler begins; Kafka's RequestQueueTimeMs.
-        local_time: in the handler; LocalTimeMs.
-        response_queue_time: from the end of the handler until the processor has read the reply.
-        send_time: from then until the socket has taken all that is sent; ResponseSendTimeMs.
-    """
+    """Metrics of the handler of one listener."""
 
     def __init__(self, counters: ListenerCounters) -> None:
-        self.queue_time: Final = _histogram(counters, "queue.time")
-        self.local_time: Final = _histogram(counters, "time")
+        self.queue_time: Final = _histogram(counters, "queue.time")  # from when a frame is whole until its handler begins; Kafka's RequestQueueTimeMs
+        self.local_time: Final = _histogram(counters, "time")  # in the handler; LocalTimeMs
+        # from the end of the handler until the processor has read the reply
         self.response_queue_time: Final = _histogram(counters, "response.queue.time")
+        # from then until the socket has taken all that is sent; ResponseSendTimeMs
         self.send_time: Final = _histogram(counters, "response.send.time")
         self._counters: Final = counters
 
@@ -112,22 +94,15 @@ class HandlerMetrics:
 
 
 class HandledConnection:
-    """A connection that belongs to a handler process. It exists until every reply has arrived, also after the connection is over.
-
-    Attributes:
-        id: of the connection.
-        party: receives its events; None when the connection is over.
-        requests, responses: the frames without a reply, by direction, in order.
-        facts: what the process must get before the first frame; None: it has that.
-        released: the connection is over, and its frames do not count any more.
-    """
+    """A connection that belongs to a handler process. It exists until every reply has arrived, also after the connection is over."""
 
     def __init__(self, number: i64, party: HandledParty, metrics: HandlerMetrics, facts: "Facts") -> None:
-        self.id: Final[i64] = number
-        self.party: HandledParty | None = party
+        self.id: Final[i64] = number  # of the connection
+        self.party: HandledParty | None = party  # receives its events; None when the connection is over
         self.metrics: Final = metrics
-        self.facts: Facts | None = facts
-        self.released: bool = False
+        self.facts: Facts | None = facts  # what the process must get before the first frame; None: it has that
+        self.released: bool = False  # the connection is over, and its frames do not count any more
+        # requests, responses: the frames without a reply, by direction, in order
         self.requests: Final[deque[Request]] = deque()
         self.responses: Final[deque[Request]] = deque()
 

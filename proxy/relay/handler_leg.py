@@ -18,8 +18,6 @@ from framegate.proxy.relay.pair import Leg, LegMaker, Pair
 from framegate.proxy.relay.request_channel import RequestChannel
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["HandlerLeg", "HandlerLegs"]
-
 PEER: Final = mute.PEER
 CLOSING: Final = PairState.CLOSING
 

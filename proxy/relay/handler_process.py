@@ -37,8 +37,6 @@ from framegate.proxy.relay.handled_connection import HandledConnection, HandledP
 if TYPE_CHECKING:
     from framegate.proxy.relay.request_channel import RequestChannel
 
-__all__ = ["HandlerProcess"]
-
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bytes; bodies of this size or more are not copied
 NOBODY: Final = -1
@@ -52,38 +50,20 @@ LONG: Final = wire.LONG
 
 
 class HandlerProcess(ChannelSink):
-    """One handler process.
-
-    Args:
-        owner: the request channel.
-        selector: of its channel.
-        account: of the memory pool.
-        name: ``slot.generation``.
-        queue: see the module.
-
-    Attributes:
-        channel: to the process; set after the socket was registered.
-        handles: by listener, whether its handler gets requests, and responses; empty before HELLO.
-        retired: it gets no connections any more.
-        connections: those that belong to it, and those that are over and whose replies have not arrived, by id.
-        active: the number of the former.
-        under_way: frames that were submitted and have no reply.
-        kept: how many of those are kept here, because they may be passed on.
-        on_parted: called when the socket is closed, with the reason; empty: the process closed it.
-        pool: the memory pool.
-    """
+    """One handler process. ``name``: ``slot.generation``."""
 
     def __init__(self, owner: "RequestChannel", selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name
-        self.channel: Channel | None = None
-        self.handles: Final[dict[str, tuple[bool, bool]]] = {}
-        self.retired: bool = False
+        self.channel: Channel | None = None  # to the process; set after the socket was registered
+        self.handles: Final[dict[str, tuple[bool, bool]]] = {}  # by listener, whether its handler gets requests, and responses; empty before HELLO
+        self.retired: bool = False  # it gets no connections any more
+        # those that belong to it, and those that are over and whose replies have not arrived, by id
         self.connections: Final[dict[int, HandledConnection]] = {}
-        self.active: i64 = 0
-        self.under_way: i64 = 0
-        self.kept: i64 = 0
-        self.on_parted: Callable[[str], None] | None = None
-        self.pool: Final = account.pool
+        self.active: i64 = 0  # the number of the former
+        self.under_way: i64 = 0  # frames that were submitted and have no reply
+        self.kept: i64 = 0  # how many of those are kept here, because they may be passed on
+        self.on_parted: Callable[[str], None] | None = None  # called when the socket is closed, with the reason; empty: the process closed it
+        self.pool: Final = account.pool  # the memory pool
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
@@ -150,7 +130,6 @@ class HandlerProcess(ChannelSink):
         self.active += 1
 
     def close(self, connection: HandledConnection) -> None:
-        """A connection is over; its late replies are dropped."""
         connection.party = None
         self.active -= 1
         self.leave(connection.id, 0)
@@ -164,11 +143,7 @@ class HandlerProcess(ChannelSink):
             self._write(wire.encode_closed(connection.id))
 
     def submit(self, connection: HandledConnection, direction: i64, request: Request, run: Run) -> None:
-        """Submit a frame. ``run``: the one frame; it stays the caller's.
-
-        Raises:
-            WireError: it does not fit a record. Nothing is submitted.
-        """
+        """Submit a frame. ``run``: the one frame; it stays the caller's. Raises WireError: it does not fit a record. Nothing is submitted."""
         header, body = run.first_sizes()
         pieces = run.pieces()
         head = wire.request_head(direction, header, connection.id, request.sequence, body)
@@ -275,7 +250,6 @@ class HandlerProcess(ChannelSink):
         self._account.release(BEGUN, booked, self)
 
     def _wake(self) -> None:
-        """Give the room in the queue to those that wait."""
         waiting, tokens = self._waiting, self._tokens
         while waiting and self.under_way + i64(len(tokens)) < self._queue:
             key = next(iter(waiting))
@@ -352,7 +326,6 @@ class HandlerProcess(ChannelSink):
         self._owner.process_ready(self)
 
     def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
-        """``pieces``: the body, if it is not in ``data``."""
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
         key = 2 * i64(number) + direction

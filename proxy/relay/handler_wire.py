@@ -31,56 +31,7 @@ from typing import Any, Final, TypedDict, cast
 from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
-__all__ = [
-    "ACTIONS",
-    "ANSWER",
-    "CLOSE",
-    "CLOSED",
-    "DIRECTIONS",
-    "FAILED",
-    "FRAME",
-    "HELD",
-    "HELLO",
-    "LONG",
-    "MAX_BODY",
-    "MAX_ERROR",
-    "MAX_HEADER",
-    "MAX_THROTTLE_MS",
-    "NOTHING",
-    "OPEN",
-    "PASS",
-    "REPLY",
-    "REQUEST",
-    "SEND",
-    "WIRE",
-    "Facts",
-    "HandlerFacts",
-    "Hello",
-    "RecordReader",
-    "Reply",
-    "Request",
-    "TlsFacts",
-    "WireError",
-    "encode_closed",
-    "encode_hello",
-    "encode_open",
-    "encode_replies",
-    "encode_send",
-    "error_text",
-    "held",
-    "held_size",
-    "read_closed",
-    "read_hello",
-    "read_open",
-    "read_reply",
-    "read_requests",
-    "read_send",
-    "record_end",
-    "request_head",
-]
-
-WIRE: Final = 4
-"""The version of the records, sent in HELLO."""
+WIRE: Final = 4  # the version of the records, sent in HELLO
 
 # The kinds.
 HELLO: Final = 0
@@ -98,26 +49,19 @@ ANSWER: Final = 3  # to a request: send this body to the client
 CLOSE: Final = 4  # end the connection
 FAILED: Final = 5  # the handler raised, or its result is not allowed
 HELD: Final = 6  # nothing yet: the reply waits
-ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
-"""The actions' names, as metrics have them."""
+ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")  # the actions' names, as metrics have them
 
-DIRECTIONS: Final = ("request", "response")
-"""A direction is an index of this."""
+DIRECTIONS: Final = ("request", "response")  # a direction is an index of this
 
-MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64
-"""Bytes of the longest body that a record can carry with any header."""
-LONG: Final = 16_384
-"""Bytes of the longest body that a reply carries without SEND."""
+MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64  # bytes of the longest body that a record can carry with any header
+LONG: Final = 16_384  # bytes of the longest body that a reply carries without SEND
 MAX_HEADER: Final = 0xFFFF
 MAX_THROTTLE_MS: Final = 0x7FFFFFFF
-MAX_ERROR: Final = 1024
-"""Bytes of an error's text."""
+MAX_ERROR: Final = 1024  # bytes of an error's text
 
-_REQUEST_HEAD: Final = struct.Struct(">iBBHQQ")
-"""Size, kind, direction, header_length, connection, sequence."""
+_REQUEST_HEAD: Final = struct.Struct(">iBBHQQ")  # Size, kind, direction, header_length, connection, sequence
 _CONNECTION_HEAD: Final = struct.Struct(">iBQ")
-_SEND: Final = struct.Struct(">iBBQ")
-"""Size, kind, direction, connection."""
+_SEND: Final = struct.Struct(">iBBQ")  # Size, kind, direction, connection
 _HELD_BODY: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">i")
 _SIZE_BYTES: Final = 4
@@ -125,8 +69,7 @@ _REQUEST_BYTES: Final = 24
 _REPLY_BYTES: Final = 44
 _CONNECTION_BYTES: Final = 13
 _NOT_COPIED: Final = 16_384
-_LEAST: Final = (1, 9, 20, 9, 40, 10)
-"""Bytes of the shortest body of each kind."""
+_LEAST: Final = (1, 9, 20, 9, 40, 10)  # bytes of the shortest body of each kind
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 
@@ -144,28 +87,20 @@ class TlsFacts(TypedDict, total=False):
     peer_certificate: str
 
 
-Request = tuple[int, int, int, bytes, bytes, int]
-"""Connection, direction, sequence, the frame's header, its body, and where the record ends."""
-Reply = tuple[int, int, int, int, int, int, int, bytes]
-"""Action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body."""
+Request = tuple[int, int, int, bytes, bytes, int]  # Connection, direction, sequence, the frame's header, its body, and where the record ends
+Reply = tuple[int, int, int, int, int, int, int, bytes]  # Action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body
 
 
 class Facts(TypedDict):
-    """What a handler process knows about a connection.
+    """What a handler process knows about a connection."""
 
-    Attributes:
-        id: the connection's, as text.
-        tls: None: plaintext.
-        upstream: whether the listener has one.
-    """
-
-    id: str
+    id: str  # the connection's, as text
     listener: str
     peer: str
     principal: str
     principal_type: str
-    tls: TlsFacts | None
-    upstream: bool
+    tls: TlsFacts | None  # None: plaintext
+    upstream: bool  # whether the listener has one
 
 
 class HandlerFacts(TypedDict):
@@ -192,11 +127,7 @@ def encode_open(connection: int, facts: Facts) -> bytes:
 
 
 def request_head(direction: int, header_length: int, connection: int, sequence: int, body_length: int) -> bytes:
-    """The beginning of a request, before the frame's header and body.
-
-    Raises:
-        WireError: the record would be too long.
-    """
+    """The beginning of a request, before the frame's header and body. Raises WireError: the record would be too long."""
     if body_length > MAX_BODY or header_length > MAX_HEADER:
         raise WireError(f"a frame of {header_length} + {body_length} bytes does not fit a record")
     size = _REQUEST_BYTES - _SIZE_BYTES + header_length + body_length
@@ -315,10 +246,8 @@ class RecordReader:
 
 
 def record_end(data: bytes, position: i64) -> i64:
-    """The end of the record that begins at a position; -1: it is not whole.
-
-    Raises:
-        WireError: no such kind, or a size that a record of the kind cannot have.
+    """The end of the record that begins at a position; -1: it is not whole. Raises WireError: no such kind, or a size that a record of the kind
+    cannot have.
     """
     here = i64(len(data)) - position
     if here <= _SIZE_BYTES:
@@ -363,20 +292,14 @@ def read_send(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
-    """A whole OPEN: the connection, and the facts.
-
-    Raises:
-        WireError: they are not facts.
-    """
+    """A whole OPEN: the connection, and the facts. Raises WireError: they are not facts."""
     connection: int = _CONNECTION_HEAD.unpack_from(data, position)[2]
     return connection, cast(Facts, _read_object(data[position + _CONNECTION_BYTES : end], "OPEN"))
 
 
 def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64, i64]:
     """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and the beginning of its body, which ends at ``end``.
-
-    Raises:
-        WireError: no such action or direction, or a body that the action does not have.
+    Raises WireError: no such action or direction, or a body that the action does not have.
     """
     word = read_i64_be(data, position)
     action = word >> 16 & 0xFF
@@ -395,11 +318,7 @@ def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64
 
 
 def held_size(data: bytes, body: int) -> int:
-    """How many bytes wait, by the body of HELD that begins there.
-
-    Raises:
-        WireError: so many bytes need not wait, or do not fit a record.
-    """
+    """How many bytes wait, by the body of HELD that begins there. Raises WireError: so many bytes need not wait, or do not fit a record."""
     size: int = _HELD_BODY.unpack_from(data, body)[0]
     if not LONG < size <= MAX_BODY:
         raise WireError(f"a reply of {size} bytes waits")
@@ -407,11 +326,7 @@ def held_size(data: bytes, body: int) -> int:
 
 
 def read_hello(data: bytes, position: int, end: int) -> Hello:
-    """A whole HELLO.
-
-    Raises:
-        WireError: it is wrong, or of another version.
-    """
+    """A whole HELLO. Raises WireError: it is wrong, or of another version."""
     hello = _read_object(data[position + _SIZE_BYTES + 1 : end], "HELLO")
     if hello.get("wire") != WIRE:
         raise WireError(f"the handler process speaks version {hello.get('wire')!r:.20} of the records, and this processor version {WIRE}")

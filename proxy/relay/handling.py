@@ -27,8 +27,6 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import REPLY
 
-__all__ = ["book", "follow", "let_go", "may_read", "process_gone", "pump", "received", "release", "response_sent", "room_for", "split", "wake"]
-
 NO_LIMIT: Final = 1 << 31
 MOST: Final = 1000  # frames of one connection and direction without a reply
 HANDLER: Final = mute.HANDLER

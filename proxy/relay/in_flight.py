@@ -13,8 +13,6 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["InFlight", "add_up", "has_waited", "oldest_ns"]
-
 SLICE: Final = 1_000  # pairs at a time: less than 0.1 ms
 EACH_NS: Final = 1_000_000_000
 MARK_NS: Final = 10_000_000_000
@@ -35,9 +33,8 @@ RECENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.recent")
 
 def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64) -> None:
     """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer; note since when it waits.
-
-    A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte
-    that came from the endpoint. What its client sends meanwhile changes nothing.
+    A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte that
+    came from the endpoint. What its client sends meanwhile changes nothing.
     """
     passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
     pairing = pair.pairing
@@ -69,7 +66,6 @@ def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64
 
 def has_waited(pair: Pair, channel: Channel) -> bool:
     """Whether the client of a pair, whose connection to an endpoint has closed, had waited for an answer, and for longer than clients do that go on.
-
     It waits until it ends its stream, however long the endpoint then takes to end its own; if that has not answered in the time for a half-closed
     pair either, it waited until then.
     """
@@ -98,12 +94,7 @@ def oldest_ns(pair: Pair) -> i64:
 
 
 class InFlight:
-    """Looks at all pairs once a second.
-
-    Args:
-        pairs: that are open, by id.
-        counters: of the endpoints in force.
-    """
+    """Looks at all pairs once a second."""
 
     def __init__(self, pairs: dict[int, Pair], counters: Counters) -> None:
         self._counters: Final = counters
@@ -147,7 +138,6 @@ class InFlight:
             counters.oldest_ns = _earlier(counters.oldest_ns, pairing.waits_since_ns)
 
     def _put(self) -> None:
-        """Publish the sums of the round, and begin anew."""
         for counters in self._counters.endpoints.values():
             cells = counters.counts.cells
             cells[OPEN] = counters.open

@@ -27,12 +27,8 @@ from framegate.proxy.kafka.error_answers import error_answer, error_elements
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.kafka.subjects import GROUP, TOPIC, TRANSACTIONAL_ID, Allowed, Finding, Patterns
 
-__all__ = ["KINDS", "NEVER_PASSES", "AnswerChange", "KafkaJudge", "KafkaRulesInForce", "Refusal"]
-
-KINDS: Final = {0: "api", TOPIC: "topic", GROUP: "group", TRANSACTIONAL_ID: "transactional_id"}
-"""What a refusal is about, by kind of name."""
-NEVER_PASSES: Final = 0x7FFF << 16
-"""In a table, of an API of which no version is passed without a look."""
+KINDS: Final = {0: "api", TOPIC: "topic", GROUP: "group", TRANSACTIONAL_ID: "transactional_id"}  # what a refusal is about, by kind of name
+NEVER_PASSES: Final = 0x7FFF << 16  # in a table, of an API of which no version is passed without a look
 
 _METADATA: Final = 3
 _FIND_COORDINATOR: Final = 10
@@ -50,17 +46,7 @@ _ANY_VERSION: Final = 0x7FFF
 
 
 class Rule:
-    """One rule, compiled.
-
-    Args:
-        rule: as configured.
-        narrow: only versions that are understood are passed.
-
-    Attributes:
-        allowed: the names that are allowed; None: all are.
-        table: by API key, the versions that are passed without a further look: ``least << 16 | greatest``; what is not in it, never.
-        greatest: by API key, the greatest version that ApiVersions offers, -1 none; None: all that are understood.
-    """
+    """One rule, compiled. ``narrow``: only versions that are understood are passed."""
 
     def __init__(self, rule: model.KafkaRule, *, narrow: bool) -> None:
         self._principals: Final = _patterns(rule.principals)
@@ -69,13 +55,15 @@ class Rule:
         self._deny: Final = frozenset(_keys(rule.deny))
         names = {TOPIC: rule.topics, GROUP: rule.groups, TRANSACTIONAL_ID: rule.transactional_ids}
         patterns = {kind: Patterns(texts) for kind, texts in names.items() if texts}
-        self.allowed: Final = Allowed(patterns) if patterns else None
+        self.allowed: Final = Allowed(patterns) if patterns else None  # the names that are allowed; None: all are
+        # by API key, the greatest version that ApiVersions offers, -1 none; None: all that are understood
         self.greatest: vec[i32] | None = None if self.allowed is None or not self.allowed.kinds & TOPIC else _greatest()
         table = vec[i32]()
         for known in apis():
             while len(table) < known.key:
                 table = append(table, i32(NEVER_PASSES))
             table = append(table, i32(self._versions(known, narrow)))
+        # by API key, the versions that are passed without a further look: ``least << 16 | greatest``; what is not in it, never
         self.table: vec[i32] = table
 
     def _versions(self, known: Api, narrow: bool) -> int:
@@ -92,7 +80,6 @@ class Rule:
         return self._client_ids is None or self._client_ids.match(client_id)
 
     def denies(self, key: int) -> bool:
-        """Whether an API is refused."""
         if key in _ALWAYS_ALLOWED:
             return False
         return key in self._deny or (len(self._allow) > 0 and key not in self._allow)
@@ -116,16 +103,12 @@ def _greatest() -> "vec[i32]":
 
 
 class Refusal(NamedTuple):
-    """A request that was refused, or would be.
+    """A request that was refused, or would be."""
 
-    Attributes:
-        key: of its API. kind: of the name, 0 the API itself. name: the first one that is refused.
-        principal, client_id: of the client.
-    """
-
-    key: int
+    key: int  # of its API. kind: of the name, 0 the API itself. name: the first one that is refused.
     kind: int
     name: str
+    # principal, client_id: of the client
     principal: str
     client_id: str
 
@@ -134,22 +117,18 @@ class KafkaRulesInForce:
     """The rules of one listener. They may be replaced at any time: judges follow.
 
     Attributes:
-        number: grows with each replacement.
         report_only: nothing is refused, only counted.
-        narrow: only versions that are understood are passed.
         by_client: a rule names client ids.
-        refused: called with each refusal; None: nobody wants to know.
     """
 
     def __init__(self, rules: model.KafkaRules) -> None:
-        self.number: i64 = 0
-        self.refused: Callable[[Refusal], None] | None = None
-        self.narrow: Final = rules.unknown_versions == "narrow"
+        self.number: i64 = 0  # grows with each replacement
+        self.refused: Callable[[Refusal], None] | None = None  # called with each refusal; None: nobody wants to know
+        self.narrow: Final = rules.unknown_versions == "narrow"  # only versions that are understood are passed
         self._all: Final = Rule(model.KafkaRule(), narrow=self.narrow)
         self.put(rules)
 
     def put(self, rules: model.KafkaRules) -> None:
-        """Replace the rules; ``unknown_versions`` stays."""
         self._rules = [Rule(rule, narrow=self.narrow) for rule in rules.rules]
         self.report_only = rules.report_only
         self.by_client = any(rule.client_ids for rule in rules.rules)
@@ -174,19 +153,10 @@ class KafkaRulesInForce:
 
 
 class AnswerChange:
-    """What is changed in the answer to a request that was passed on.
-
-    Args:
-        api, version: of the request.
-        results: for what was refused of it, encoded.
-        allowed: the names that may be listed; None: all that the answer has.
-
-    Attributes:
-        api: the request's ``api key << 16 | version``.
-    """
+    """What is changed in the answer to a request that was passed on. ``allowed``: the names that may be listed; None: all that the answer has."""
 
     def __init__(self, api: Api, version: i64, results: list[bytes], allowed: Allowed | None) -> None:
-        self.api: Final[i64] = api.key << 16 | version
+        self.api: Final[i64] = api.key << 16 | version  # the request's ``api key << 16 | version``
         self._api: Final = api
         self._version: Final[i64] = version
         self._results: Final = results
@@ -217,18 +187,14 @@ class KafkaJudge:
 
     Attributes:
         table, greatest: of the rule for the client id of the last request.
-        answer: after ``judge``, the body of the answer in place of the request; empty: it is passed on.
-        request: likewise, the body that is passed on in its place; empty: the request itself.
-        change: likewise, of the answer to what is passed on; None: none.
-        fault: likewise, why the connection must end; empty: it goes on.
         narrow, by_client: as of the rules.
     """
 
     def __init__(self, rules: KafkaRulesInForce, principal: str) -> None:
-        self.answer: bytes = b""
-        self.request: bytes = b""
-        self.change: AnswerChange | None = None
-        self.fault: str = ""
+        self.answer: bytes = b""  # after ``judge``, the body of the answer in place of the request; empty: it is passed on
+        self.request: bytes = b""  # likewise, the body that is passed on in its place; empty: the request itself
+        self.change: AnswerChange | None = None  # likewise, of the answer to what is passed on; None: none
+        self.fault: str = ""  # likewise, why the connection must end; empty: it goes on
         self._rules: Final = rules
         self._principal: Final = principal
         self._client: bytes = b""
@@ -269,11 +235,8 @@ class KafkaJudge:
         return data[pos + 2 : min(pos + 2 + size, end)] == self._client
 
     def judge(self, body: bytes, *, whole: bool = True) -> None:
-        """Judge a request.
-
-        Args:
-            body: of at least eight bytes, of an API in any version.
-            whole: False: it is only the beginning, so names in it cannot be examined.
+        """Judge a request. ``body``: of at least eight bytes, of an API in any version. ``whole``: False: it is only the beginning, so names in it
+        cannot be examined.
         """
         self.answer = self.request = b""
         self.change = None
@@ -317,7 +280,6 @@ class KafkaJudge:
             self.fault = f"a request of {known.name}, version {version}: {error}"
 
     def _examine(self, known: Api, version: i64, body: bytes, allowed: Allowed) -> None:
-        """Examine the names in a request."""
         shape = subjects.subjects_of(known, version)
         try:
             found = shape.examine(body, allowed)

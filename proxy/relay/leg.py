@@ -15,8 +15,6 @@ from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay import ending, forwarding, opening
 from framegate.proxy.relay.pair import Leg
 
-__all__ = ["RelayLeg"]
-
 PEER: Final = mute.PEER
 
 

@@ -13,10 +13,7 @@ from framegate.proxy.config.matching import address_matcher
 from framegate.proxy.kafka.subjects import Patterns
 from framegate.proxy.network.receive import ReceiveLimit
 
-__all__ = ["REPORT_NS", "LimitRule", "LimitRules", "rates_key"]
-
-REPORT_NS: Final = 100_000_000
-"""A rule reports one frame in this time, at most; all are counted."""
+REPORT_NS: Final = 100_000_000  # a rule reports one frame in this time, at most; all are counted
 
 
 def rates_key(listener: str, rule: str) -> str:
@@ -25,57 +22,35 @@ def rates_key(listener: str, rule: str) -> str:
 
 
 class LimitRule:
-    """One rule, compiled.
-
-    Args:
-        rule: as configured.
-        key: of its rates.
-        limit: the max_receive_size of its connections.
-
-    Attributes:
-        name, key, limit: as above.
-        by_client: it asks for the client id.
-        report_ns: when the next frame may be reported, on the selector's clock.
-    """
+    """One rule, compiled."""
 
     def __init__(self, rule: limits.LimitRule, key: str, limit: ReceiveLimit) -> None:
+        # name, key, limit: as above
         self.name: Final = rule.name
         self.key: Final = key
         self.limit: Final = limit
-        self.by_client: Final[bool] = len(rule.client_ids) > 0
-        self.report_ns: i64 = 0
+        self.by_client: Final[bool] = len(rule.client_ids) > 0  # it asks for the client id
+        self.report_ns: i64 = 0  # when the next frame may be reported, on the selector's clock
         self._principals: Final = Patterns(rule.principals) if rule.principals else None
         self._client_ids: Final = Patterns(rule.client_ids) if rule.client_ids else None
         self._networks: Final[list[Callable[[str], bool]]] = [address_matcher(network) for network in rule.networks]
 
     def may_match(self, peer: str, principal: str) -> bool:
-        """Whether it matches a client, but for its client id."""
         if self._principals is not None and not self._principals.match(principal):
             return False
         return not self._networks or any(matches(peer) for matches in self._networks)
 
     def matches_id(self, client_id: str) -> bool:
-        """Whether it matches a client id."""
         return self._client_ids is None or self._client_ids.match(client_id)
 
 
 class LimitRules:
-    """The rules of one listener, in their order. They may be replaced at any time; then each open connection is to be matched again.
-
-    Args:
-        listener: its name.
-        limit: its max_receive_size.
-
-    Attributes:
-        limit: as above.
-        rules: in force.
-        by_client: a rule asks for the client id.
-    """
+    """The rules of one listener, in their order. They may be replaced at any time; then each open connection is to be matched again."""
 
     def __init__(self, listener: str, limit: ReceiveLimit) -> None:
-        self.limit: Final = limit
-        self.rules: list[LimitRule] = []
-        self.by_client: bool = False
+        self.limit: Final = limit  # as above
+        self.rules: list[LimitRule] = []  # in force
+        self.by_client: bool = False  # a rule asks for the client id
         self._listener: Final = listener
         self._limits: dict[str, ReceiveLimit] = {}
 

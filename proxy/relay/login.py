@@ -11,30 +11,20 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.authenticator import AuthenticatorFactory
 
-__all__ = ["FIRST_NS", "MOST_NS", "Login", "LoginTry", "Logins"]
-
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
 NS_PER_MS: Final = 1_000_000
 
 
 class Login:
-    """A login, and its state in this processor.
-
-    Attributes:
-        factory: makes the authenticator for the login.
-        backoff_ns: how long it is not tried after a refusal; 0: it was accepted last, or not tried.
-        due_ns: when it may be tried again.
-        tried: it was refused, and one connection tries it again now.
-        detail: of the refusal.
-    """
+    """A login, and its state in this processor."""
 
     def __init__(self, factory: AuthenticatorFactory) -> None:
-        self.factory: Final = factory
-        self.backoff_ns: i64 = 0
-        self.due_ns: i64 = 0
-        self.tried: bool = False
-        self.detail: str = ""
+        self.factory: Final = factory  # makes the authenticator for the login
+        self.backoff_ns: i64 = 0  # how long it is not tried after a refusal; 0: it was accepted last, or not tried
+        self.due_ns: i64 = 0  # when it may be tried again
+        self.tried: bool = False  # it was refused, and one connection tries it again now
+        self.detail: str = ""  # of the refusal
         self.accepted_ns: i64 = 0
 
     def begin(self, now_ns: i64) -> "LoginTry | None":
@@ -54,19 +44,14 @@ class Login:
 
 
 class LoginTry:
-    """One connection's try of a login; exactly one of ``accepted``, ``refused`` and ``abandoned`` ends it.
-
-    Attributes:
-        login: which.
-    """
+    """One connection's try of a login; exactly one of ``accepted``, ``refused`` and ``abandoned`` ends it."""
 
     def __init__(self, login: Login, began_ns: i64, *, alone: bool) -> None:
-        self.login: Final = login
+        self.login: Final = login  # which
         self._began_ns: Final[i64] = began_ns
         self._alone: Final[bool] = alone
 
     def accepted(self, now_ns: i64) -> None:
-        """The upstream accepted the login."""
         self.abandoned()
         self.login.backoff_ns = 0
         self.login.accepted_ns = now_ns

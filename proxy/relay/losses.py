@@ -8,8 +8,6 @@ from framegate.proxy.relay import tapping
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.tap.record import REASON_PARTIAL_FRAME
 
-__all__ = ["count_cut_short", "cut_short", "drop", "drop_part", "drop_rest", "tap_partial"]
-
 
 def drop(pair: Pair, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
     """Count whole frames that were received and are not passed on."""

@@ -33,8 +33,6 @@ from framegate.proxy.relay.state import PairEvent, PairState
 from framegate.proxy.relay.upstream import Attempt, Tried, Upstream
 from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
-__all__ = ["admits_principal", "attempt_failed", "ready", "start"]
-
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
 CLOSING: Final = PairState.CLOSING
@@ -50,8 +48,7 @@ ENDPOINT_CAUSES: Final = (
     Cause.PEER_CLOSED,
     Cause.NO_DATA,
     Cause.WRONG_PROTOCOL,
-)
-"""Causes of failed attempts for which the endpoint is taken down."""
+)  # Causes of failed attempts for which the endpoint is taken down
 
 
 def start(pair: Pair, channel: Channel) -> None:

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from framegate.proxy.relay.renewal import Renewal
     from framegate.proxy.relay.retirement import Retirement
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
-
 EVEN_FROM: Final = 2  # frames each way
 OLD: Final = "older than timeouts.max_connection_age"
 ADMIN: Final = mute.ADMIN
@@ -101,36 +99,23 @@ class PairWatcher(abc.ABC):
 
 
 class PairOwner(abc.ABC):
-    """The owner of pairs: what they need of it.
-
-    Attributes:
-        loop: counters of the processor.
-        watcher: observes the pairs.
-        scratch: what translations write into.
-        wall_offset_ns: time of day minus the selector's clock.
-        draining: no new pairs.
-        reports_open: call ``pair_opened`` of the watcher.
-        standing: what operators do to new connections, in their order.
-        retirement: drains single pairs; None: their age is not limited.
-        sampler: chooses the Kafka requests that have a span.
-    """
+    """The owner of pairs: what they need of it."""
 
     def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
-        self.loop: Final = loop
-        self.watcher: Final = watcher
-        self.scratch: Final = Scratch()
-        self.wall_offset_ns: i64 = 0
-        self.draining: bool = False
-        self.reports_open: bool = False
-        self.standing: list[Standing] = []
-        self.retirement: Retirement | None = None
-        self.sampler: Final = Sampler()
+        self.loop: Final = loop  # counters of the processor
+        self.watcher: Final = watcher  # observes the pairs
+        self.scratch: Final = Scratch()  # what translations write into
+        self.wall_offset_ns: i64 = 0  # time of day minus the selector's clock
+        self.draining: bool = False  # no new pairs
+        self.reports_open: bool = False  # call ``pair_opened`` of the watcher
+        self.standing: list[Standing] = []  # what operators do to new connections, in their order
+        self.retirement: Retirement | None = None  # drains single pairs; None: their age is not limited
+        self.sampler: Final = Sampler()  # chooses the Kafka requests that have a span
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
     @property
     def selector(self) -> Selector:
-        """The selector of the channels; set by ``attach``."""
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
@@ -141,7 +126,6 @@ class PairOwner(abc.ABC):
         return self._quotas
 
     def attach(self, selector: Selector) -> None:
-        """Set the selector."""
         self._selector = selector
         self._quotas = Quotas(selector, self.loop)
 
@@ -163,53 +147,34 @@ class PairOwner(abc.ABC):
 
 
 class Leg(ChannelSink):
-    """One side of a pair: the sink of its channel (``leg``), and the state that its runs need.
-
-    Attributes:
-        pair: the pair of the leg.
-        is_client: it is the client's.
-        channel: the client's, or the upstream attempt's; None before the first attempt.
-        forward_to: the writer for runs that are not inspected; None: they are inspected, or not forwarded.
-        tap: of the runs that this channel receives.
-        next_tap: while ``changes_tap``, the tap after the frame that is cut through now.
-        frames, bytes: whole frames received, each passed on or dropped; counted only while they are inspected.
-        gone: its channel is closed and ``closed`` was called; or there is none.
-        ended: the peer has ended its stream.
-        shut: our write side is shut; ``shut_wanted``: it will be after the pending send.
-        dropped_bytes: of whole frames that were received and not passed on.
-        retains_frames: frames were received for framegate itself, and not passed on.
-        drops_frame: the frame in pieces that is being received is dropped.
-        translation: to what the other channel speaks, when that is another framing.
-        look: translation to int32, for the inspection of frames in another framing.
-        throttle: the throttling of its channel; None: never throttled.
-    """
+    """One side of a pair: the sink of its channel (``leg``), and the state that its runs need."""
 
     __deletable__ = ("pair",)
 
     def __init__(self, pair: "Pair", *, is_client: bool) -> None:
-        self.pair = pair
-        self.is_client: Final[bool] = is_client
-        self.channel: Channel | None = None
-        self.forward_to: WriteHalf | None = None
-        self.tap: FrameTap | None = None
-        self.next_tap: FrameTap | None = None
+        self.pair = pair  # the pair of the leg
+        self.is_client: Final[bool] = is_client  # it is the client's
+        self.channel: Channel | None = None  # the client's, or the upstream attempt's; None before the first attempt
+        self.forward_to: WriteHalf | None = None  # the writer for runs that are not inspected; None: they are inspected, or not forwarded
+        self.tap: FrameTap | None = None  # of the runs that this channel receives
+        self.next_tap: FrameTap | None = None  # while ``changes_tap``, the tap after the frame that is cut through now
         self.changes_tap: bool = False
+        # frames, bytes: whole frames received, each passed on or dropped; counted only while they are inspected
         self.frames: i64 = 0
         self.bytes: i64 = 0
-        self.gone: bool = True
-        self.ended: bool = False
-        self.shut: bool = False
+        self.gone: bool = True  # its channel is closed and ``closed`` was called; or there is none
+        self.ended: bool = False  # the peer has ended its stream
+        self.shut: bool = False  # our write side is shut; ``shut_wanted``: it will be after the pending send
         self.shut_wanted: bool = False
-        self.dropped_bytes: i64 = 0
-        self.retains_frames: bool = False
-        self.drops_frame: bool = False
-        self.translation: Translation | None = None
-        self.look: Translation | None = None
-        self.throttle: Throttle | None = None
+        self.dropped_bytes: i64 = 0  # of whole frames that were received and not passed on
+        self.retains_frames: bool = False  # frames were received for framegate itself, and not passed on
+        self.drops_frame: bool = False  # the frame in pieces that is being received is dropped
+        self.translation: Translation | None = None  # to what the other channel speaks, when that is another framing
+        self.look: Translation | None = None  # translation to int32, for the inspection of frames in another framing
+        self.throttle: Throttle | None = None  # the throttling of its channel; None: never throttled
 
     @property
     def other(self) -> "Leg":
-        """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
     def gates_reads(self) -> bool:
@@ -269,7 +234,6 @@ class Leg(ChannelSink):
         pair.upstream.join_quotas()
 
     def frame_reported(self, size: i64, head: bytes) -> None:
-        """See ``ChannelSink.frame_reported``."""
         pair = self.pair
         rule, now_ns = pair.limit_rule, pair.owner.selector.now_ns
         pair.route.counters.counts.cells[REPORTED] += 1
@@ -301,7 +265,6 @@ class Leg(ChannelSink):
             self.pair.rates.cancel()
 
     def inspects_frames(self) -> bool:
-        """Whether its frames are inspected."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None
 
     def counts_frames(self) -> bool:
@@ -333,110 +296,74 @@ class LegMaker(abc.ABC):
 
 
 class Passed:
-    """What of a connection to an upstream its endpoint's counters have already (``in_flight``).
-
-    Attributes:
-        answered: they have the time of the first answer.
-        waits_ns: since when it waits for an answer, of a protocol other than Kafka; 0: it does not.
-        ended_ns: when the client ended its stream, before the upstream did; 0: it has not.
-    """
+    """What of a connection to an upstream its endpoint's counters have already (``in_flight``)."""
 
     def __init__(self) -> None:
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
-        self.answered: bool = False
-        self.waits_ns: i64 = 0
-        self.ended_ns: i64 = 0
+        self.answered: bool = False  # they have the time of the first answer
+        self.waits_ns: i64 = 0  # since when it waits for an answer, of a protocol other than Kafka; 0: it does not
+        self.ended_ns: i64 = 0  # when the client ended its stream, before the upstream did; 0: it has not
 
 
 class Pair:
-    """The state of one client joined to one upstream. ``opening``, ``forwarding``, ``tapping`` and ``ending`` change it.
-
-    Attributes:
-        id: of the connection; both channels carry it.
-        route: what it shares with the listener's other pairs.
-        state: see ``state``; ``state_at_end`` is the one in which the cause came up.
-        client, upstream: the legs.
-        pairing: of requests with responses; None for ``framed``.
-        broker: node id of the Kafka broker that the client reached, -1: the bootstrap, or no cluster.
-        spans: of its requests, those that are chosen and not reported yet; None: none.
-        rewriting: of addresses in answers; None: the listener has no brokers, or the pair is not OPEN yet.
-        endpoint: the upstream's address tried last, as text.
-        cause, detail, side: why it ended; None, "" and "internal" before.
-        opened_ns, closed_ns: on the selector's clock.
-        attempts: to reach the upstream, so far.
-        connect_began_ns: when the first attempt began, on the selector's clock; 0: there was none.
-        connect_ended_ns: when an attempt was READY, or the last one failed; 0 before.
-        attempt_ns: of the last attempt that ended: when it began, was connected, was secured and was READY, likewise; 0: it did not come so far.
-        reason: of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none.
-        rates: given by an operator; None: none.
-        limit_rule: that the client matches; None: none, or it is not known yet.
-        draining: it is to end as soon as nothing is in flight.
-        held_ns: since when, on the selector's clock, answers are or were held during a drain; 0: they were not.
-        drain_until_ns: and at this time at the latest; 0: there is no drain.
-        drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone.
-        owner: the owner.
-        attempt: the present one to the upstream; ``tried`` has the failed ones (``opening``).
-        passed: what its endpoint's counters have.
-        reported_frames, reported_bytes: of both directions, what ``ClientUse`` has.
-        used: the endpoint whose channel was READY; None before, and once that is closed.
-        login: to the upstream, during attempts (``opening``).
-        refusal: of a client that waits for the result of its authentication (``opening``).
-        renewal: of a login that expires; None: there is none.
-        full: the client is muted for its open requests (``forwarding``).
-        first_end, first_side: cause and side of the half-close (``ending``).
-        timer: of the end of a half-closed or closing pair (``ending``).
-    """
+    """The state of one client joined to one upstream. ``opening``, ``forwarding``, ``tapping`` and ``ending`` change it."""
 
     def __init__(self, owner: PairOwner, route: Route, pair_id: i64, opened_ns: i64) -> None:
-        self.id: Final[i64] = pair_id
-        self.route: Final = route
-        self.state: PairState = HANDSHAKING
+        self.id: Final[i64] = pair_id  # of the connection; both channels carry it
+        self.route: Final = route  # what it shares with the listener's other pairs
+        self.state: PairState = HANDSHAKING  # see ``state``; ``state_at_end`` is the one in which the cause came up
         self.state_at_end: PairState = HANDSHAKING
+        # client, upstream: the legs
         self.client: Final = owner.make_leg(self, is_client=True)
         self.upstream: Final = owner.make_leg(self, is_client=False)
-        self.pairing: Pairing | None = None
-        self.broker: i64 = BOOTSTRAP
-        self.spans: list[RequestSpan] | None = None
-        self.rewriting: Rewriting | None = None
-        self.endpoint: str = ""
+        self.pairing: Pairing | None = None  # of requests with responses; None for ``framed``
+        self.broker: i64 = BOOTSTRAP  # node id of the Kafka broker that the client reached, -1: the bootstrap, or no cluster
+        self.spans: list[RequestSpan] | None = None  # of its requests, those that are chosen and not reported yet; None: none
+        self.rewriting: Rewriting | None = None  # of addresses in answers; None: the listener has no brokers, or the pair is not OPEN yet
+        self.endpoint: str = ""  # the upstream's address tried last, as text
+        # cause, detail, side: why it ended; None, "" and "internal" before
         self.cause: Cause | None = None
         self.detail: str = ""
         self.side: str = "internal"
+        # opened_ns, closed_ns: on the selector's clock
         self.opened_ns: Final[i64] = opened_ns
         self.closed_ns: i64 = 0
-        self.attempts: i64 = 0
-        self.connect_began_ns: i64 = 0
-        self.connect_ended_ns: i64 = 0
+        self.attempts: i64 = 0  # to reach the upstream, so far
+        self.connect_began_ns: i64 = 0  # when the first attempt began, on the selector's clock; 0: there was none
+        self.connect_ended_ns: i64 = 0  # when an attempt was READY, or the last one failed; 0 before
+        # of the last attempt that ended: when it began, was connected, was secured and was READY, likewise; 0: it did not come so far
         self.attempt_ns: tuple[i64, i64, i64, i64] = (0, 0, 0, 0)
-        self.reason: str = ""
+        self.reason: str = ""  # of the last administrative mute; ``mute_action``: the number of the operator's action, 0: it had none
         self.mute_action: i64 = 0
-        self.rates: PairRates | None = None
-        self.limit_rule: LimitRule | None = None
-        self.draining: bool = False
-        self.held_ns: i64 = 0
-        self.drain_until_ns: i64 = 0
+        self.rates: PairRates | None = None  # given by an operator; None: none
+        self.limit_rule: LimitRule | None = None  # that the client matches; None: none, or it is not known yet
+        self.draining: bool = False  # it is to end as soon as nothing is in flight
+        self.held_ns: i64 = 0  # since when, on the selector's clock, answers are or were held during a drain; 0: they were not
+        self.drain_until_ns: i64 = 0  # and at this time at the latest; 0: there is no drain
+        # drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone
         self.drain_cause: Cause = Cause.DRAINED
         self.drain_detail: str = ""
-        self.owner: Final = owner
-        self.attempt: Attempt | None = None
+        self.owner: Final = owner  # the owner
+        self.attempt: Attempt | None = None  # the present one to the upstream; ``tried`` has the failed ones (``opening``)
         self.tried: Tried | None = None
-        self.used: Endpoint | None = None
-        self.passed: Final = Passed()
+        self.used: Endpoint | None = None  # the endpoint whose channel was READY; None before, and once that is closed
+        self.passed: Final = Passed()  # what its endpoint's counters have
+        # reported_frames, reported_bytes: of both directions, what ``ClientUse`` has
         self.reported_frames: i64 = 0
         self.reported_bytes: i64 = 0
-        self.login: LoginTry | None = None
-        self.refusal: LoginError | None = None
-        self.renewal: Renewal | None = None
-        self.full: bool = False
+        self.login: LoginTry | None = None  # to the upstream, during attempts (``opening``)
+        self.refusal: LoginError | None = None  # of a client that waits for the result of its authentication (``opening``)
+        self.renewal: Renewal | None = None  # of a login that expires; None: there is none
+        self.full: bool = False  # the client is muted for its open requests (``forwarding``)
+        # first_end, first_side: cause and side of the half-close (``ending``)
         self.first_end: Cause = Cause.PEER_CLOSED
         self.first_side: str = "downstream"
-        self.timer: CallbackTimer | None = None
+        self.timer: CallbackTimer | None = None  # of the end of a half-closed or closing pair (``ending``)
 
     def lost_bytes(self, leg: Leg) -> i64:
-        """Bytes received on one leg that never went out on the other."""
         channel = leg.channel
         out = self.upstream.channel if leg.is_client else self.client.channel
         lost = leg.dropped_bytes
@@ -452,7 +379,6 @@ class Pair:
 
     @property
     def counts_responses(self) -> bool:
-        """Whether the number of open requests is known."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
     @property

@@ -35,15 +35,10 @@ from framegate.proxy.relay.pairing_stats import PairingStats, error_row
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
-__all__ = ["FOUND", "IN_HEAD", "MAX_OPEN", "Pairing"]
+MAX_OPEN: Final = 10_000  # Requests open on one connection above which the client is muted for ``peer`` until half of them are answered
 
-MAX_OPEN: Final = 10_000
-"""Requests open on one connection above which the client is muted for ``peer`` until half of them are answered."""
-
-FOUND: Final = 3
-"""Numbers for each answer in ``Pairing.found``."""
-IN_HEAD: Final = -1
-"""The place of an answer that began in an earlier read."""
+FOUND: Final = 3  # numbers for each answer in ``Pairing.found``
+IN_HEAD: Final = -1  # the place of an answer that began in an earlier read
 
 _NOTE: Final = 1
 _FIND: Final = 2
@@ -94,39 +89,25 @@ def _small_zeros(count: i64) -> "vec[i32]":
 
 
 class Pairing:
-    """The open requests of one pair.
-
-    ``requests`` and ``answers`` are called once for each run; afterwards the attributes below describe that run.
-
-    Attributes:
-        open: requests that wait for an answer.
-        lost: pairing is off for this connection.
-        sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap.
-        keys: after ``answers`` with ``keep``: request key and version of each frame, -1 unknown.
-        latencies: likewise, microseconds, -1 unknown.
-        request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown.
-        facts: of the requests, while a tap asks for them; else None.
-        prepared: answers of framegate's own; None: none are prepared, and ``found`` stays empty.
-        found: after ``answers``: of each answer that may have addresses of brokers, or has API versions, or is to be replaced by a prepared one, its
-            place in ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version`` or, below 0, the number of that one.
-        lost_at: the index, in the run of answers, of the one with which pairing was lost; -1: of none.
-        client: what the first request says of the client; None before it.
-    """
+    """The open requests of one pair. ``requests`` and ``answers`` are called once for each run; afterwards the attributes below describe that run."""
 
     def __init__(self, stats: PairingStats, prepared: PreparedAnswers | None = None, errors: Counts | None = None) -> None:
-        self.open: i64 = 0
-        self.lost: bool = False
-        self.client: Client | None = None
-        self.prepared: Final = prepared
+        self.open: i64 = 0  # requests that wait for an answer
+        self.lost: bool = False  # pairing is off for this connection
+        self.client: Client | None = None  # what the first request says of the client; None before it
+        self.prepared: Final = prepared  # answers of framegate's own; None: none are prepared, and ``found`` stays empty
+        # after ``answers``: of each answer that may have addresses of brokers, or has API versions, or is to be replaced by a prepared one, its place
+        # in ``Run.data`` (or ``IN_HEAD``), its size, and the request's ``api key << 16 | version`` or, below 0, the number of that one
         self.found: vec[i64] = vec[i64]()
-        self.lost_at: i64 = -1
+        self.lost_at: i64 = -1  # the index, in the run of answers, of the one with which pairing was lost; -1: of none
         self._finds: Final[i64] = 0 if prepared is None else _FIND  # then all frames are of the framing int32
-        self.sensitive: vec[i32] = vec[i32]()
-        self.keys: vec[i32] = vec[i32]()
-        self.latencies: vec[i32] = vec[i32]()
+        self.sensitive: vec[i32] = vec[i32]()  # indexes, within the run, of the frames whose bodies must be withheld from the tap
+        self.keys: vec[i32] = vec[i32]()  # after ``answers`` with ``keep``: request key and version of each frame, -1 unknown
+        self.latencies: vec[i32] = vec[i32]()  # likewise, microseconds, -1 unknown
+        # request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown
         self.request_sizes: vec[i32] = vec[i32]()
         self.correlation_ids: vec[i32] = vec[i32]()
-        self.facts: RequestFacts | None = None
+        self.facts: RequestFacts | None = None  # of the requests, while a tap asks for them; else None
         self._stats = stats
         self._error_counts: Final = errors
         self._error_at: i64 = 0  # where answers to it have their error code; 0: nowhere
@@ -345,12 +326,8 @@ class Pairing:
             self._entries[there], self._sizes[there], self._times[there] = entry, size, time_ns
 
     def answers(self, run: Run, now_ns: i64, keep: bool) -> None:
-        """The next whole frames from the upstream; sets ``sensitive``.
-
-        Args:
-            run: the frames.
-            now_ns: time of the run, of the same clock as the requests'.
-            keep: also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, for a tap.
+        """The next whole frames from the upstream; sets ``sensitive``. ``now_ns``: time of the run, of the same clock as the requests'. ``keep``:
+        also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, for a tap.
         """
         if len(self.sensitive):
             self.sensitive = vec[i32]()

@@ -14,8 +14,6 @@ from framegate.proxy.cells import ANSWER_BOUNDS, MEASURED_APIS, RESPONSE_ERRORS
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.network.stats import Histogram
 
-__all__ = ["PairingStats", "error_row"]
-
 _KEYS: Final = 128
 _NAMES: Final = {key: name for key, name in KAFKA_APIS.items() if name in MEASURED_APIS}
 _OTHER: Final = MEASURED_APIS.index("other")
@@ -44,32 +42,24 @@ def error_row(code: i64) -> int:
 
 
 class PairingStats:
-    """The counts, as the cells show them.
-
-    Args:
-        durations: latency, by row of ``MEASURED_APIS``; None: own histograms.
-
-    Attributes:
-        open: gauge, open requests.
-        lost: connections whose pairing is off.
-        durations: latency of requests that were paired with their response.
-        io: bytes of bodies, by row of ``MEASURED_APIS``, for requests and responses alternately. All frames are in it; those of an unknown API as
-            ``other``. A frame that is cut through counts when it begins.
-        asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet.
-        answered_key, answered_since_ns, answered_times, answered_bytes: likewise of responses: the API, when the requests came, and how many.
-    """
+    """The counts, as the cells show them. ``durations``: latency, by row of ``MEASURED_APIS``; None: own histograms."""
 
     def __init__(self, durations: list[Histogram] | None = None) -> None:
-        self.open: i64 = 0
-        self.lost: i64 = 0
+        self.open: i64 = 0  # gauge, open requests
+        self.lost: i64 = 0  # connections whose pairing is off
+        # latency of requests that were paired with their response
         self.durations: Final = [Histogram(ANSWER_BOUNDS) for _ in MEASURED_APIS] if durations is None else durations
         io = vec[i64]()
         zero: i64 = 0
         for _ in MEASURED_APIS:
             io = append(append(io, zero), zero)
+        # bytes of bodies, by row of ``MEASURED_APIS``, for requests and responses alternately. All frames are in it; those of an unknown API as
+        # ``other``. A frame that is cut through counts when it begins.
         self.io: vec[i64] = io
+        # asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet
         self.asked_key: i64 = -1
         self.asked_bytes: i64 = 0
+        # answered_key, answered_since_ns, answered_times, answered_bytes: likewise of responses: the API, when the requests came, and how many
         self.answered_key: i64 = -1
         self.answered_since_ns: i64 = 0
         self.answered_times: i64 = 0
@@ -77,7 +67,6 @@ class PairingStats:
 
     @property
     def answered(self) -> i64:
-        """Requests that were paired with their response."""
         total: i64 = 0
         for histogram in self.durations:
             total += histogram.count
@@ -90,7 +79,6 @@ class PairingStats:
         self.asked_bytes = size
 
     def end_asked(self) -> None:
-        """The run of requests is over."""
         if self.asked_bytes != 0:
             self.io[2 * _row(self.asked_key)] += self.asked_bytes
             self.asked_bytes = 0

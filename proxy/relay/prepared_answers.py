@@ -11,29 +11,21 @@ from mypy_extensions import i64
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.relay.kafka_rules import AnswerChange
 
-__all__ = ["MOST_PREPARED", "PreparedAnswers"]
-
-MOST_PREPARED: Final = 1_000
-"""Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left."""
+MOST_PREPARED: Final = 1_000  # Prepared answers on one connection above which its client is muted for ``peer`` until half of them have left
 _TOKENS: Final = 1 << 30
 
 
 class PreparedAnswers:
-    """The prepared answers of one connection, booked at the memory pool until they are taken.
-
-    Attributes:
-        booked: bytes booked.
-    """
+    """The prepared answers of one connection, booked at the memory pool until they are taken."""
 
     def __init__(self, account: Account) -> None:
-        self.booked: i64 = 0
+        self.booked: i64 = 0  # bytes booked
         self._account: Final = account
         self._bodies: Final[dict[int, bytes | AnswerChange]] = {}
         self._last: i64 = 0
 
     @property
     def count(self) -> i64:
-        """How many wait."""
         return i64(len(self._bodies))
 
     def put(self, body: bytes | AnswerChange) -> i64:
@@ -44,7 +36,6 @@ class PreparedAnswers:
         return self._last
 
     def take(self, number: i64) -> bytes | AnswerChange:
-        """Return an answer, and forget it."""
         body = self._bodies.pop(int(number))
         self._book(-(_size(body) + PIECE_OVERHEAD))
         return body

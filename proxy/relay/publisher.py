@@ -30,8 +30,6 @@ from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.tallies import Reserve, Tally
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["CellReserve", "Publisher"]
-
 HEADER_BYTES: Final = 4
 
 FRAMES_RECEIVED: Final = SIDE_BLOCK.at("framegate.frame.count", "receive")
@@ -93,11 +91,7 @@ TAP_BLOCKS: Final = PROCESSOR_BLOCK.at("framegate.queue.length", "tap")
 
 
 class CellReserve(Reserve):
-    """Stores what tallies reserve in their cells, at once.
-
-    Args:
-        writer: of the cells.
-    """
+    """Stores what tallies reserve in their cells, at once."""
 
     def __init__(self, writer: CellWriter) -> None:
         self._writer = writer
@@ -116,15 +110,7 @@ class _Placed:
 
 
 class Publisher:
-    """Copies counters into the cells: fills an image of all cells, then stores it with one copy.
-
-    Args:
-        writer: of the cells, started.
-        counters: what is published.
-        limits: the receive limit of each listener.
-        pool: the memory pool.
-        tap: the tap's writer, or None.
-    """
+    """Copies counters into the cells: fills an image of all cells, then stores it with one copy. ``tap``: the tap's writer, or None."""
 
     def __init__(self, writer: CellWriter, counters: Counters, limits: dict[str, ReceiveLimit], pool: MemoryPool, tap: TapWriter | None) -> None:
         self._writer = writer
@@ -181,7 +167,6 @@ class Publisher:
                     base[MUTE_TIME + cause] += int(stats.mute_ns[cause])
 
     def publish(self) -> None:
-        """Stores the counters as they are now."""
         cells = self._counters.loop.counts.cells
         for cause in range(i64(len(MUTE_CAUSES))):
             cells[MUTED + cause] = 0

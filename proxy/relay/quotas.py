@@ -25,21 +25,6 @@ from framegate.proxy.relay.counters import Counters, LoopCounters
 from framegate.proxy.relay.limit_rules import rates_key
 from framegate.proxy.relay.throttle import Meter, PairRates, Throttle
 
-__all__ = [
-    "ADDRESS",
-    "COUNTERS",
-    "LISTENER",
-    "LISTENER_LIMITS",
-    "MOST_GONE",
-    "NODE",
-    "NODE_LIMITS",
-    "RULE",
-    "THROTTLED",
-    "DemandWatcher",
-    "KeyDemand",
-    "Quotas",
-]
-
 NODE: Final = "node"
 LISTENER: Final = "listener"
 RULE: Final = "rule"
@@ -81,26 +66,14 @@ class DemandWatcher(abc.ABC):
 
 
 class Quotas:
-    """All quotas of a processor.
-
-    Args:
-        loop: for time and timers.
-        counts: of the processor.
-
-    Attributes:
-        limits: in force.
-        active: there is a rate that may apply to a connection.
-        default: the part of rates without a part of their own.
-        watcher: receives the demands.
-        buckets: by key.
-    """
+    """All quotas of a processor."""
 
     def __init__(self, loop: Selector, counts: LoopCounters) -> None:
-        self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))
-        self.active: bool = False
-        self.default: i64 = WHOLE
-        self.watcher: DemandWatcher | None = None
-        self.buckets: Final[dict[RateKey, Bucket]] = {}
+        self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))  # in force
+        self.active: bool = False  # there is a rate that may apply to a connection
+        self.default: i64 = WHOLE  # the part of rates without a part of their own
+        self.watcher: DemandWatcher | None = None  # receives the demands
+        self.buckets: Final[dict[RateKey, Bucket]] = {}  # by key
         self._loop: Final = loop
         self._cells: vec[i64] = counts.counts.cells
         self._shown: Counters | None = None
@@ -189,16 +162,11 @@ class Quotas:
         """Apply the quotas in force to a channel, in place of those before.
 
         Args:
-            throttle: of the channel, if it has one.
-            listener: of its pair.
-            peer: the client of its pair.
             rule: the key of the limit rule that the client matches (``rates_key``); empty: none.
             requests: the channel is the client's; otherwise it is charged with responses.
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
-            rates: those that its pair alone has.
 
-        Returns:
-            The channel's throttle; None if it needs none.
+        Returns: The channel's throttle; None if it needs none.
         """
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]
@@ -280,12 +248,7 @@ class Quotas:
     # The parts of several processors.
 
     def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
-        """Change the parts of the rates.
-
-        Args:
-            default: of rates without a part of their own.
-            parts: level, name, counter, and the part; -1: the default again. Others stay as they are.
-        """
+        """Change the parts of the rates. ``parts``: level, name, counter, and the part; -1: the default again. Others stay as they are."""
         moved = [(level, name, counter) for level, name, counter, _ in parts] if default == self.default else list(self.buckets)
         self.default = default
         for level, name, counter, part in parts:

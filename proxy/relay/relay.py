@@ -24,26 +24,18 @@ from framegate.proxy.tap.record import DIRECTION_REQUEST
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["Relay"]
-
 TAP: Final = mute.TAP
 
 
 class _Pairs(PairOwner):
-    """The pairs, and what they ask for.
-
-    Attributes:
-        open: those that are not CLOSED, by id, oldest first.
-        rules: of the tap, those in force; None: there is no tap.
-        use: what each client uses.
-    """
+    """The pairs, and what they ask for."""
 
     def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None, handled: LegMaker | None) -> None:
         super().__init__(counters.loop, watcher)
         self._handled: LegMaker | None = handled
-        self.open: dict[int, Pair] = {}
-        self.rules = rules
-        self.use: Final = ClientUse()
+        self.open: dict[int, Pair] = {}  # those that are not CLOSED, by id, oldest first
+        self.rules = rules  # of the tap, those in force; None: there is no tap
+        self.use: Final = ClientUse()  # what each client uses
         self._writer: Final = writer
         self._starved: dict[Leg, None] = {}  # in the order in which they came
 
@@ -107,11 +99,7 @@ class _Pairs(PairOwner):
 
 
 class Relay:
-    """Takes connections over, and sees that their pairs follow the rules.
-
-    Attributes:
-        pairs: the owner of the pairs; ``pairs.open`` has those that are not CLOSED, by id, oldest first.
-    """
+    """Takes connections over, and sees that their pairs follow the rules."""
 
     def __init__(
         self,
@@ -122,14 +110,13 @@ class Relay:
         writer: TapWriter | None = None,
         handled: LegMaker | None = None,
     ) -> None:
+        # the owner of the pairs; ``pairs.open`` has those that are not CLOSED, by id, oldest first
         self.pairs: Final = _Pairs(counters, watcher, rules, writer, handled)
         self._ids: Final = ids
 
     def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64, broker: i64 = BOOTSTRAP) -> Pair:
-        """Begin a pair with an accepted connection. ``broker``: see ``Pair.broker``.
-
-        Raises:
-            OSError: the socket cannot be used; it stays the caller's.
+        """Begin a pair with an accepted connection. ``broker``: see ``Pair.broker``. Raises OSError: the socket cannot be used; it stays the
+        caller's.
         """
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
@@ -150,13 +137,8 @@ class Relay:
             self.follow(pair)
 
     def put_rules(self, rules: TapRules | None) -> None:
-        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``.
-
-        Args:
-            rules: with the writer that the relay was given; None: nothing is tapped.
-
-        Raises:
-            ValueError: there is no tap, so there is no log to write to.
+        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``. ``rules``: with the writer that the
+        relay was given; None: nothing is tapped. Raises ValueError: there is no tap, so there is no log to write to.
         """
         pairs = self.pairs
         if rules is not None:

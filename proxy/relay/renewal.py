@@ -29,8 +29,6 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.session import Reauthentication
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["AGAIN_NS", "Renewal"]
-
 AGAIN_NS: Final = 20_000_000  # between two checks whether nothing is in flight
 LATE_NS: Final = 300_000_000_000  # after the session, for a response: as long as JoinGroup may take by default
 LOOK_NS: Final = 1_000_000_000  # between two checks whether pairing was lost meanwhile
@@ -39,17 +37,12 @@ OPEN: Final = PairState.OPEN
 
 
 class Renewal(Reauthentication):
-    """Renews the login of one pair at its upstream, until the pair ends.
-
-    Attributes:
-        mutes_client: the client is muted for the renewal.
-        owns_input: the upstream's frames belong to the renewal.
-    """
+    """Renews the login of one pair at its upstream, until the pair ends."""
 
     def __init__(self, pair: Pair, channel: Channel, login: Login) -> None:
         super().__init__(pair, channel)
-        self.mutes_client: bool = False
-        self.owns_input: bool = False
+        self.mutes_client: bool = False  # the client is muted for the renewal
+        self.owns_input: bool = False  # the upstream's frames belong to the renewal
         self._login: Final = login
         self._until_ns: i64 = 0  # the deadline of the exchange
         self._due: Final = CallbackTimer(self._on_due)

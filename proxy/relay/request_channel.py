@@ -19,25 +19,17 @@ from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.handled_connection import HandledParty
 from framegate.proxy.relay.handler_process import HandlerProcess
 
-__all__ = ["RequestChannel"]
-
 UNLIMITED: Final = -1
 CHANNEL_ID: Final = 0  # no connection has it
 
 
 class RequestChannel:
-    """All the handler processes, as one processor has them.
-
-    Args:
-        queue: the most requests without a reply of one process.
-        timeout_ns: how long a connection waits for a process; 0: for ever.
-
-    Attributes:
-        processes: those that have sent HELLO.
+    """All the handler processes, as one processor has them. ``queue``: the most requests without a reply of one process. ``timeout_ns``: how long a
+    connection waits for a process; 0: for ever.
     """
 
     def __init__(self, queue: i64, timeout_ns: i64) -> None:
-        self.processes: Final[list[HandlerProcess]] = []
+        self.processes: Final[list[HandlerProcess]] = []  # those that have sent HELLO
         self._queue: i64 = queue
         self._timeout_ns: i64 = timeout_ns
         self._retired: set[str] = set()
@@ -62,14 +54,8 @@ class RequestChannel:
             process.retired = process.retired or process.name in self._retired
 
     def take_over(self, sock: socket.socket, name: str) -> HandlerProcess:
-        """Add a handler process.
-
-        Args:
-            sock: to the process; belongs to the request channel from here on.
-            name: ``slot.generation``.
-
-        Raises:
-            OSError: the socket cannot be used; it stays the caller's.
+        """Add a handler process. ``sock``: to the process; belongs to the request channel from here on. ``name``: ``slot.generation``. Raises
+        OSError: the socket cannot be used; it stays the caller's.
         """
         selector = self._selector
         assert selector is not None, "attach comes first"
@@ -107,7 +93,6 @@ class RequestChannel:
             self._waiting.pop(int(2 * connection + 1), None)
 
     def _end_waiting(self) -> None:
-        """Call ``timed_out`` of those that have waited too long."""
         selector = self._selector
         assert selector is not None, "attach comes first"
         while self._waiting:

@@ -13,61 +13,37 @@ from mypy_extensions import i64
 
 from framegate.proxy.kafka.trace_parents import Produced
 
-__all__ = ["MAX_OPEN", "RATE", "RequestSpan", "Sampler"]
-
-RATE: Final = 200
-"""Spans in a second, and at once."""
-MAX_OPEN: Final = 1_000
-"""Chosen requests that wait for their answers."""
+RATE: Final = 200  # Spans in a second, and at once
+MAX_OPEN: Final = 1_000  # Chosen requests that wait for their answers
 _NEVER: Final = 1 << 62
 
 
 class RequestSpan:
-    """A request that was chosen.
-
-    Attributes:
-        api: its API key << 16 | version.
-        correlation: the id that its answer has, 32 bits.
-        size, answer_size: of the bodies, in bytes; -1: there was no answer.
-        began_ns: when its first bytes arrived, on the selector's clock.
-        ended_ns: when its answer was forwarded, or, if none is expected, the request; or when the connection ended. 0 before.
-        ahead: open requests of the connection before it.
-        answered: it is not waited for any more.
-        code: the error code of the answer as a whole; 0: none.
-        failure: why it has no answer of the upstream; empty: it has one, or none is expected.
-        produced: what a Produce request carries; None: it is another request.
-    """
+    """A request that was chosen."""
 
     def __init__(self, api: i64, correlation: i64, size: i64, began_ns: i64, ahead: i64, produced: Produced | None) -> None:
-        self.api: Final[i64] = api
-        self.correlation: Final[i64] = correlation
+        self.api: Final[i64] = api  # its API key << 16 | version
+        self.correlation: Final[i64] = correlation  # the id that its answer has, 32 bits
+        # size, answer_size: of the bodies, in bytes; -1: there was no answer
         self.size: Final[i64] = size
         self.answer_size: i64 = -1
-        self.began_ns: Final[i64] = began_ns
-        self.ended_ns: i64 = 0
-        self.ahead: i64 = ahead
-        self.answered: bool = False
-        self.code: i64 = 0
-        self.failure: str = ""
-        self.produced: Final = produced
+        self.began_ns: Final[i64] = began_ns  # when its first bytes arrived, on the selector's clock
+        self.ended_ns: i64 = 0  # when its answer was forwarded, or, if none is expected, the request; or when the connection ended. 0 before.
+        self.ahead: i64 = ahead  # open requests of the connection before it
+        self.answered: bool = False  # it is not waited for any more
+        self.code: i64 = 0  # the error code of the answer as a whole; 0: none
+        self.failure: str = ""  # why it has no answer of the upstream; empty: it has one, or none is expected
+        self.produced: Final = produced  # what a Produce request carries; None: it is another request
 
 
 class Sampler:
-    """Chooses requests.
-
-    Args:
-        draw: random numbers from 0 to less than 1.
-
-    Attributes:
-        left: requests that pass before the next one that is chosen; below 0: it is in the run that has just been subtracted.
-        open: chosen requests that have not ended.
-        skipped: requests that were chosen and have no span, because of ``RATE``, ``MAX_OPEN`` or the limits in ``request_spans``, since they were
-            last reported.
-    """
+    """Chooses requests. ``draw``: random numbers from 0 to less than 1."""
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
-        self.left: i64 = _NEVER
-        self.open: i64 = 0
+        self.left: i64 = _NEVER  # requests that pass before the next one that is chosen; below 0: it is in the run that has just been subtracted
+        self.open: i64 = 0  # chosen requests that have not ended
+        # requests that were chosen and have no span, because of ``RATE``, ``MAX_OPEN`` or the limits in ``request_spans``, since they were last
+        # reported
         self.skipped: i64 = 0
         self._draw: Final = draw
         self._share: float = 0.0

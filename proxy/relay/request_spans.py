@@ -19,28 +19,16 @@ from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.request_sampler import RequestSpan
 
-__all__ = ["LOOKED_AT", "MIXED_MOST", "PAIR_MOST", "answered", "choose", "ended", "forwarded", "put_in", "refused", "take_out"]
-
-LOOKED_AT: Final = 65536
-"""Bytes of a Produce request that are searched for trace contexts."""
+LOOKED_AT: Final = 65536  # bytes of a Produce request that are searched for trace contexts
 _HEAD: Final = 8  # of a request: key, version, correlation id
 _SAMPLED: Final = 1
-MIXED_MOST: Final = 128
-"""The first frames of a run in which some requests expect no answer; it is looked at each of them, so later ones have no span."""
-PAIR_MOST: Final = 32
-"""Spans of one connection that wait for their answers."""
-_PREFIX: Final = 512
-"""Bytes of a Produce request in which its acks are looked for; where they are further inside, it counts as one with an answer."""
+MIXED_MOST: Final = 128  # the first frames of a run in which some requests expect no answer; it is looked at each of them, so later ones have no span
+PAIR_MOST: Final = 32  # Spans of one connection that wait for their answers
+_PREFIX: Final = 512  # bytes of a Produce request in which its acks are looked for; where they are further inside, it counts as one with an answer
 
 
 def choose(pair: Pair, pairing: Pairing, run: Run, frames: i64, before: i64) -> None:
-    """Choose requests of a run that was paired, after ``Sampler.left`` became negative.
-
-    Args:
-        run: whole frames, or the first piece of one.
-        frames: that the run counts for.
-        before: how many requests were open before the run.
-    """
+    """Choose requests of a run that was paired, after ``Sampler.left`` became negative. ``run``: whole frames, or the first piece of one."""
     sampler = pair.owner.sampler
     index = sampler.left + frames
     starts = run.starts()

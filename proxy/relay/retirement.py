@@ -25,13 +25,10 @@ from framegate.proxy.relay.cluster import BOOTSTRAP
 from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
 from framegate.proxy.relay.pair import Pair
 
-__all__ = ["AT_BOOTSTRAP", "DETAIL", "KNOWN_S", "REMOVED", "Retirement"]
-
 DETAIL: Final = "its certificate was replaced"
 REMOVED: Final = "its listener was removed, or handlers were replaced"
 AT_BOOTSTRAP: Final = "the bootstrap is not the address of a certain broker any more"
-KNOWN_S: Final = 512
-"""Longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s."""
+KNOWN_S: Final = 512  # longer than clients use old metadata: ``metadata.max.age.ms`` is 300 s
 SECOND_NS: Final = 1_000_000_000
 ANY: Final = -1  # in place of the number of a store
 
@@ -48,12 +45,7 @@ class _Search:
 
 
 class Retirement(Timer):
-    """The retirement of all pairs of a processor.
-
-    Args:
-        pairs: those that are open, by id.
-        quiet_ns, timeout_ns: of the drain of each pair.
-    """
+    """The retirement of all pairs of a processor."""
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], quiet_ns: i64, timeout_ns: i64) -> None:
         super().__init__()
@@ -89,11 +81,8 @@ class Retirement(Timer):
             self._selector.call_at(self._selector.now_ns, self)
 
     def replaced(self, listener: str, number: i64, max_age_ns: i64) -> None:
-        """A listener's store was replaced.
-
-        Args:
-            number: of the old store; handshakes that have begun use it.
-            max_age_ns: how long its connections may go on; 0: without limit.
+        """A listener's store was replaced. ``number``: of the old store; handshakes that have begun use it. ``max_age_ns``: how long its connections
+        may go on; 0: without limit.
         """
         if max_age_ns > 0:
             self._search_all(_Search(listener, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))

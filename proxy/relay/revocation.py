@@ -10,8 +10,6 @@ from mypy_extensions import i64
 
 from framegate.proxy.network.channel import Channel
 
-__all__ = ["Revocations"]
-
 WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 EVERYBODY: Final = ""
 USER: Final = "the user was removed, or the password was changed"
@@ -19,11 +17,7 @@ CERTIFICATE: Final = "the certificate is revoked"
 
 
 class Revocations:
-    """The revoked users and certificates of one listener.
-
-    Args:
-        keep_ns: how long an authentication may take.
-    """
+    """The revoked users and certificates of one listener. ``keep_ns``: how long an authentication may take."""
 
     def __init__(self, keep_ns: i64) -> None:
         self._keep_ns: Final[i64] = keep_ns

@@ -35,8 +35,6 @@ from framegate.proxy.relay.kafka_rules import AnswerChange, KafkaJudge, Rule
 from framegate.proxy.relay.pairing import FOUND, IN_HEAD, Pairing
 from framegate.proxy.relay.prepared_answers import MOST_PREPARED
 
-__all__ = ["LOST", "UNPAIRED", "Rewriting", "replaced"]
-
 JOIN_BELOW: Final = 65536  # bytes; a shorter result is copied into one piece
 VIEW_FROM: Final = 4096  # a view costs more than copying fewer bytes than this
 WHOLE_UP_TO: Final = 262144  # bytes of the largest answer in pieces that is copied into one; of a larger one the first part is
@@ -54,11 +52,8 @@ _UNDERSTOOD: Final = Rule(KafkaRule(), narrow=True).table
 
 
 def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
-    """The frame that is sent in place of the request that was paired last.
-
-    Args:
-        run: that request, or its first piece.
-        answer: the body of the answer that its client gets in place of the upstream's.
+    """The frame that is sent in place of the request that was paired last. ``run``: that request, or its first piece. ``answer``: the body of the
+    answer that its client gets in place of the upstream's.
     """
     pairing.replace_last(answer)
     body = probe_request(read_i32_be(run.prefix(HEADER + REQUEST_HEAD), HEADER + 4))
@@ -66,22 +61,15 @@ def replaced(pairing: Pairing, run: Run, answer: bytes) -> bytes:
 
 
 class Rewriting:
-    """The replacements on one connection.
-
-    Attributes:
-        fault: why the rest of the last run, or the last piece, may not be sent; empty: everything may.
-        good: how many frames of that run may.
-        refuses_part: the request that comes in pieces was refused, so its other pieces are dropped.
-        passes: after ``judge``, whether the request is passed on, perhaps changed (``passed``).
-        wants_whole: a request was seen whose answer may be long, and has addresses up to its end: it must not come in pieces. Not with rules, because
-            all answers up to that size are whole then.
-    """
+    """The replacements on one connection."""
 
     def __init__(self, brokers: RouteBrokers | None, pairing: Pairing, judge: KafkaJudge | None = None) -> None:
-        self.fault: str = ""
-        self.good: i64 = 0
-        self.refuses_part: bool = False
-        self.passes: bool = False
+        self.fault: str = ""  # why the rest of the last run, or the last piece, may not be sent; empty: everything may
+        self.good: i64 = 0  # how many frames of that run may
+        self.refuses_part: bool = False  # the request that comes in pieces was refused, so its other pieces are dropped
+        self.passes: bool = False  # after ``judge``, whether the request is passed on, perhaps changed (``passed``)
+        # a request was seen whose answer may be long, and has addresses up to its end: it must not come in pieces. Not with rules, because all
+        # answers up to that size are whole then.
         self.wants_whole: bool = False
         self._brokers: Final = brokers
         self._pairing: Final = pairing
@@ -115,11 +103,8 @@ class Rewriting:
     # Requests.
 
     def first_odd(self, run: Run, index: i64 = 0, pos: i64 = 0) -> i64:
-        """The index of the first request that may not be passed on as it is; -1: all may.
-
-        Args:
-            run: whole frames.
-            index, pos: of the first frame to look at, if it is not the run's first.
+        """The index of the first request that may not be passed on as it is; -1: all may. ``run``: whole frames. ``index``, ``pos``: of the first
+        frame to look at, if it is not the run's first.
         """
         judge = self._judge
         if judge is not None and index == 0:
@@ -179,10 +164,8 @@ class Rewriting:
         return not self.narrow or _is_in(_UNDERSTOOD, key, version)
 
     def judge(self, run: Run) -> bytes:
-        """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection.
-
-        Args:
-            run: one frame, or its first piece, found by ``first_odd``.
+        """The body of the answer to a request that is not passed on; sets ``fault`` if it ends the connection. ``run``: one frame, or its first
+        piece, found by ``first_odd``.
         """
         self.fault = ""
         head = run.prefix(HEADER + REQUEST_HEAD)
@@ -291,11 +274,8 @@ class Rewriting:
         return self._pairing.prepared.take(-api)
 
     def _changed(self, change: AnswerChange, pieces: list[Buffer], size: i64, asked: i64) -> list[Buffer] | None:
-        """A frame, or its first pieces, as ``change`` says.
-
-        Args:
-            pieces: the frame after other changes of its body, or its beginning.
-            size, asked: of the body as it was received, and of that part of it that is there.
+        """A frame, or its first pieces, as ``change`` says. ``pieces``: the frame after other changes of its body, or its beginning. ``size``,
+        ``asked``: of the body as it was received, and of that part of it that is there.
         """
         here: i64 = -HEADER
         for piece in pieces:
@@ -413,7 +393,6 @@ class Rewriting:
         return run if new is None or self.fault else _joined(new, run.frames, run.part)
 
     def _change_first(self, run: Run, change: AnswerChange, size: i64, now_ns: i64) -> Run:
-        """As ``_first_part``, for an answer with a change."""
         new = self._rewritten_first(run, size, change.api, now_ns)
         if change.needs_whole and not self.fault:
             self.fault = f"an answer of {size} bytes to {_name(change.api)}, whose list must be whole: see forwarding.responses"
@@ -478,7 +457,6 @@ def _name(api: i64) -> str:
 
 
 def _add(pieces: list[Buffer], data: bytes, begin: i64, end: i64) -> None:
-    """Append ``data[begin:end]``."""
     if begin < end:
         pieces.append(data[begin:end] if end - begin < VIEW_FROM else memoryview(data)[begin:end])
 

@@ -27,8 +27,6 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["LATE", "ChannelFrames", "Reauthentication", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
-
 KEY_SIZE: Final = 2
 LATE: Final = "a request of a client that did not authenticate again"
 LEAST_NS: Final = 1_000_000_000  # between two; Kafka's
@@ -78,15 +76,12 @@ def begins(run: Run) -> bool:
 
 
 class ChannelFrames(FrameExchange):
-    """The frames of an authenticator between those of the traffic.
-
-    Attributes:
-        came: the body that was received last, until it is taken. It stays booked until the next frame is received or sent, so the authenticator may
-            keep parts of it until then.
-    """
+    """The frames of an authenticator between those of the traffic."""
 
     def __init__(self, channel: Channel, account: Account) -> None:
         super().__init__()
+        # the body that was received last, until it is taken. It stays booked until the next frame is received or sent, so the authenticator may keep
+        # parts of it until then.
         self.came: bytes | None = None
         self._channel: Final = channel
         self._account: Final = account
@@ -97,11 +92,7 @@ class ChannelFrames(FrameExchange):
         return not self._channel.can_send
 
     def put(self, run: Run, index: i64) -> None:
-        """Take one of a run's frames; its size is checked before it is copied.
-
-        Raises:
-            AuthenticationError: it is larger than ``max_size``.
-        """
+        """Take one of a run's frames; its size is checked before it is copied. Raises AuthenticationError: it is larger than ``max_size``."""
         size = size_of(run, index)
         if size > self.max_size:
             raise AuthenticationError(f"frame of {size} bytes where at most {self.max_size} are taken to authenticate")
@@ -116,7 +107,6 @@ class ChannelFrames(FrameExchange):
         return came
 
     def close(self) -> None:
-        """Release what is booked. A second call has no effect."""
         self.came = None
         booked = self._booked
         self._booked = 0
@@ -206,15 +196,11 @@ class Reauthentication(Waker):
 
 
 class Session(Reauthentication):
-    """The session of one client.
-
-    Attributes:
-        waits: a SaslHandshake has come, and waits until the responses to earlier requests have left.
-    """
+    """The session of one client."""
 
     def __init__(self, pair: Pair, channel: Channel) -> None:
         super().__init__(pair, channel)
-        self.waits: bool = False
+        self.waits: bool = False  # a SaslHandshake has come, and waits until the responses to earlier requests have left
         self._frames.max_size = channel.options.sasl_limit
         self._refusal: AuthenticationError | None = None
         self._since_ns: i64 = channel.ready_ns
@@ -267,7 +253,6 @@ class Session(Reauthentication):
         return True
 
     def advance(self) -> None:
-        """A response has passed, or a send has left."""
         pair = self._pair
         if pair is None or self._refusal is not None:
             return

@@ -13,22 +13,16 @@ from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.session import LATE, Session, begins, first_sasl
 from framegate.proxy.relay.state import PairState
 
-__all__ = ["SessionLeg"]
-
 NO_LIMIT: Final = 1 << 31
 CLOSING: Final = PairState.CLOSING
 
 
 class SessionLeg(RelayLeg):
-    """The sink of a channel of a pair whose client may have to authenticate again.
-
-    Attributes:
-        session: of the client, on its leg, once it is READY.
-    """
+    """The sink of a channel of a pair whose client may have to authenticate again."""
 
     def __init__(self, pair: Pair, *, is_client: bool) -> None:
         super().__init__(pair, is_client=is_client)
-        self.session: Session | None = None
+        self.session: Session | None = None  # of the client, on its leg, once it is READY
         self._answers: bool = False  # frames came for the authenticator
         self._refuses_part: bool = False  # all pieces of the present frame are dropped
 
@@ -49,7 +43,6 @@ class SessionLeg(RelayLeg):
             self._of_client(session, run)
 
     def _of_client(self, session: Session, run: Run) -> None:
-        """Frames of a client that is READY."""
         if session.is_busy:
             self._to_authenticator(session, run)
             return

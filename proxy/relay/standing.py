@@ -5,8 +5,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["CLOSE", "MUTE", "Condition", "Standing"]
-
 MUTE: Final = "mute"
 CLOSE: Final = "close"
 
@@ -24,14 +22,9 @@ class Standing:
     """One standing action.
 
     Args:
-        number: of the action.
         verb: ``mute``, ``close`` or ``throttle``.
-        reason: the operator's.
         request, response: of ``throttle``: bytes per second; 0: no limit.
         conditions: all of them must hold.
-
-    Attributes:
-        by_client: it waits for the client id, if the connection is one of Kafka.
     """
 
     def __init__(self, number: i64, verb: str, reason: str, request: i64, response: i64, conditions: list[Condition]) -> None:
@@ -40,10 +33,10 @@ class Standing:
         self.reason: Final = reason
         self.request: Final[i64] = request
         self.response: Final[i64] = response
+        # it waits for the client id, if the connection is one of Kafka
         self.by_client: Final[bool] = "client_id" in [item.field for item in conditions]
         self._conditions: Final = conditions
 
     def is_for(self, listener: str, peer: str, principal: str, client_id: str) -> bool:
-        """Whether it is for a client."""
         facts = {"listener": listener, "address": peer, "principal": principal, "client_id": client_id}
         return all(item.matches(facts[item.field]) != item.negated for item in self._conditions)

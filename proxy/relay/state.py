@@ -9,8 +9,6 @@ from typing import Final
 
 from framegate.proxy.network.state import TableEnum, transition
 
-__all__ = ["TRANSITIONS", "PairEvent", "PairState", "next_state"]
-
 
 class PairState(TableEnum):
     """Where a pair is in its life; the values are the words of the API."""

@@ -15,8 +15,6 @@ from framegate.proxy.relay.state import PairState
 from framegate.proxy.tap.frame_tap import FrameTap, RequestFacts
 from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
-__all__ = ["end_change", "forward", "match", "retap", "share_facts"]
-
 TAP: Final = mute.TAP
 OPEN: Final = PairState.OPEN
 HALF_CLOSED: Final = PairState.HALF_CLOSED

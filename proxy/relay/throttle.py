@@ -19,8 +19,6 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay.bucket import WHOLE, Bucket, Waiter
 
-__all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "PairRates", "Throttle"]
-
 QUOTA: Final = 1  # a quota of what is read
 REPLY: Final = 2  # a handler's reply
 ANSWERS: Final = 4  # a quota of what the listener's handler answers
@@ -28,21 +26,14 @@ THROTTLE: Final = mute.THROTTLE
 
 
 class Throttle:
-    """Why one channel is throttled.
-
-    Attributes:
-        meter: of what is read; None while no quota applies.
-        answers: of what is sent, where there is no upstream; None while no quota applies.
-        holders: the bits of those that hold it now.
-        held: it has had a holder since the last ``was_throttled``.
-    """
+    """Why one channel is throttled."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Final = channel
-        self.meter: Meter | None = None
-        self.answers: Meter | None = None
-        self.holders: i64 = 0
-        self.held: bool = False
+        self.meter: Meter | None = None  # of what is read; None while no quota applies
+        self.answers: Meter | None = None  # of what is sent, where there is no upstream; None while no quota applies
+        self.holders: i64 = 0  # the bits of those that hold it now
+        self.held: bool = False  # it has had a holder since the last ``was_throttled``
 
     def was_throttled(self) -> bool:
         """Whether it has a holder, or has had one since the last call."""
@@ -68,19 +59,14 @@ class Meter(Waiter):
     """The quotas of one channel, from its present counts on.
 
     Args:
-        throttle: of the channel.
-        loop: for the time.
         buckets: at least one; the buckets of fewest channels first.
         address: the client address that has buckets among them; empty: none.
         answers: what is sent to the channel is charged, not what is read from it.
-
-    Attributes:
-        buckets: as given; empty after ``leave``.
     """
 
     def __init__(self, throttle: Throttle, loop: Selector, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
         self.address: Final = address
-        self.buckets: list[Bucket] = buckets
+        self.buckets: list[Bucket] = buckets  # as given; empty after ``leave``
         self.channel: Final = throttle.channel
         self._answers: Final[bool] = answers
         self._throttle: Final = throttle
@@ -95,7 +81,6 @@ class Meter(Waiter):
         self._let_in: bool = False  # that bucket has admitted it
 
     def may_read(self) -> bool:
-        """See ``ChannelSink.may_read``."""
         if self._waits is not None:  # only the frame that was begun is read
             return True
         if self._answers:
@@ -116,11 +101,9 @@ class Meter(Waiter):
         return True
 
     def read_limit(self) -> i64:
-        """See ``ChannelSink.read_limit``."""
         return self._limit
 
     def was_read(self) -> None:
-        """See ``ChannelSink.was_read``."""
         size = self._byte_count() - self._bytes
         if size == 0:
             return
@@ -186,13 +169,8 @@ class Meter(Waiter):
 
 
 class PairRates:
-    """The rates that an operator gave to one connection, with a bucket for each direction that has one.
-
-    Args:
-        loop: for the timers.
-        action: the number of the operator's action; 0: it has none.
-        reason: the operator's.
-        request, response: bytes per second; 0: no limit.
+    """The rates that an operator gave to one connection, with a bucket for each direction that has one. ``action``: the number of the operator's
+    action; 0: it has none. ``request``, ``response``: bytes per second; 0: no limit.
     """
 
     def __init__(self, loop: Selector, action: i64, reason: str, request: i64, response: i64) -> None:

@@ -30,9 +30,7 @@ from framegate.proxy.cells import CONNECT_ERRORS, EJECTION_REASONS, ENDPOINT_BLO
 from framegate.proxy.config.model import EjectionConfig, UpstreamConfig
 from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.ejection import Ejection
-from framegate.proxy.relay.endpoint import Endpoint
-
-__all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]
+from framegate.proxy.relay.endpoint import Endpoint as Endpoint
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
@@ -66,30 +64,20 @@ def connect_error(cause: Cause) -> int:
 
 
 class Attempt:
-    """One connection's attempt to connect to an endpoint. Exactly one of ``Upstream.answered``, ``failed`` and ``abandoned`` ends it.
-
-    Attributes:
-        endpoint: where it connects.
-        began_ns: on the selector's clock.
-        probes: it is the endpoint's probe.
-    """
+    """One connection's attempt to connect to an endpoint. Exactly one of ``Upstream.answered``, ``failed`` and ``abandoned`` ends it."""
 
     def __init__(self, endpoint: Endpoint, began_ns: i64, *, probes: bool) -> None:
-        self.endpoint: Final = endpoint
-        self.began_ns: Final[i64] = began_ns
-        self.probes: Final[bool] = probes
+        self.endpoint: Final = endpoint  # where it connects
+        self.began_ns: Final[i64] = began_ns  # on the selector's clock
+        self.probes: Final[bool] = probes  # it is the endpoint's probe
 
 
 class Tried:
-    """The failed attempts of one connection.
-
-    Attributes:
-        endpoints: of all of them.
-        cause, detail: of the last one.
-    """
+    """The failed attempts of one connection."""
 
     def __init__(self) -> None:
-        self.endpoints: Final[set[Endpoint]] = set()
+        self.endpoints: Final[set[Endpoint]] = set()  # of all of them
+        # cause, detail: of the last one
         self.cause: Cause = Cause.UPSTREAM_REFUSED
         self.detail: str = ""
 
@@ -101,26 +89,14 @@ class Tried:
 
 
 class Upstream:
-    """What all connections to one upstream share.
-
-    Args:
-        name: of the configuration.
-        endpoints: where to connect.
-        config, zone: as of ``configure``; None: the defaults.
-        seed: of the random choice, from 0 to 2^31 - 1.
-
-    Attributes:
-        endpoints: only ``replace`` changes them.
-        places: the counters of all endpoints of all upstreams, those without an address included.
-        ejection: of endpoints that fail or are slow; None: there is none.
-    """
+    """What all connections to one upstream share. ``seed``: of the random choice, from 0 to 2^31 - 1."""
 
     def __init__(self, name: str, endpoints: list[Endpoint], config: UpstreamConfig | None = None, zone: str = "", seed: i64 = 1) -> None:
         config = config or UpstreamConfig(name=name)
         self.name: Final = name
-        self.endpoints: list[Endpoint] = []
-        self.places: dict[Place, EndpointCounters] = {}
-        self.ejection: Ejection | None = None
+        self.endpoints: list[Endpoint] = []  # only ``replace`` changes them
+        self.places: dict[Place, EndpointCounters] = {}  # the counters of all endpoints of all upstreams, those without an address included
+        self.ejection: Ejection | None = None  # of endpoints that fail or are slow; None: there is none
         self._ejects: EjectionConfig | None = None
         self._balance: str = config.balance
         self._zone: str = zone
@@ -205,12 +181,8 @@ class Upstream:
         return self._limit != 0 and endpoint.connections >= self._limit
 
     def pick(self, tried: Tried | None, now_ns: i64, broker: i64 = -1) -> Attempt | None:
-        """The next attempt of a connection; None: it has tried all endpoints that are not full.
-
-        Args:
-            tried: the failed attempts of this connection; None for its first attempt.
-            now_ns: the selector's clock.
-            broker: the endpoints of this broker are tried; -1: those of the bootstrap, or of an upstream without brokers.
+        """The next attempt of a connection; None: it has tried all endpoints that are not full. ``tried``: the failed attempts of this connection;
+        None for its first attempt. ``broker``: the endpoints of this broker are tried; -1: those of the bootstrap, or of an upstream without brokers.
         """
         endpoint = self._choose(tried, now_ns, broker)
         if endpoint is None:

@@ -29,8 +29,6 @@ from framegate.proxy.relay.pairing import Pairing
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import REPLY, Throttle
 
-__all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "replied", "sent", "throttle", "write_out"]
-
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 JOIN_BELOW: Final = 65536  # bytes; shorter writes are copied into one piece
@@ -48,14 +46,11 @@ FAILED: Final = wire.FAILED
 
 
 class UnfitError(Exception):
-    """A handler's result cannot be sent; the text is for the log.
-
-    Attributes:
-        cause, side: of the end of the connection.
-    """
+    """A handler's result cannot be sent; the text is for the log."""
 
     def __init__(self, text: str, cause: Cause = Cause.HANDLER_FAILED, side: str = "internal") -> None:
         super().__init__(text)
+        # cause, side: of the end of the connection
         self.cause: Final = cause
         self.side: Final = side
 
@@ -121,7 +116,6 @@ def _other(leg: HandledLeg) -> HandledLeg:
 
 
 def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
-    """Pass a frame on unchanged, in the other side's framing."""
     translation = leg.translation
     sent = run
     if translation is not None:
@@ -144,7 +138,6 @@ def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
 
 
 def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
-    """Send the handler's frame to the client."""
     handled, pair, channel = leg.handled, leg.pair, leg.channel
     assert channel is not None, "its frame was read"
     framing = channel.options.framing
@@ -261,16 +254,8 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
 
 
 def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_client: bool) -> Run:
-    """Make a frame.
-
-    Args:
-        source: framing of the received frame.
-        target: framing of the new frame.
-        others: bytes of the received frame's header that are not its size.
-        to_client: the new frame goes to the client.
-
-    Raises:
-        UnfitError: the body is too long for ``target``, or contains its delimiter.
+    """Make a frame. ``others``: bytes of the received frame's header that are not its size. Raises UnfitError: the body is too long for ``target``,
+    or contains its delimiter.
     """
     size: i64 = 0
     bodies = _pieces(body)

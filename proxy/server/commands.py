@@ -12,8 +12,6 @@ from framegate.proxy.server.pair_rows import endpoint_row, open_row
 from framegate.proxy.server.protocol import Message, read_command
 from framegate.proxy.server.settings import Settings
 
-__all__ = ["Commands"]
-
 _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
     "list": ListJob,
     "mute": BulkJob,
@@ -27,16 +25,7 @@ _JOBS: Final[dict[str, Callable[[Any, Relay], Job]]] = {
 
 
 class Commands:
-    """Carries out the commands of control.
-
-    Args:
-        relay: the pairs.
-        settings: changes are made to them.
-        drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
-        reply: sends a message to control.
-        report_access: sends rows of open pairs to control.
-        stop: begins the end of this processor.
-    """
+    """Carries out the commands of control. ``drain``: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``."""
 
     def __init__(
         self,
@@ -72,12 +61,10 @@ class Commands:
 
     @property
     def busy(self) -> bool:
-        """Whether ``work`` has something to do."""
         return bool(self._jobs)
 
     @property
     def backlog(self) -> int:
-        """Jobs that wait."""
         return len(self._jobs)
 
     def handle(self, message: Message) -> None:

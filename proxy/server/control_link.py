@@ -41,8 +41,6 @@ from framegate.proxy.server.protocol import event_notice
 from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
-__all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
-
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
@@ -70,16 +68,7 @@ class ControlLink(DemandWatcher):
     Args:
         command, handover: the sockets, non-blocking.
         reader: may hold the beginning of messages already.
-        selector, relay, settings: the data path.
         drain: begins a drain; takes its timeout in ms, and the delay of a lead-in, or ``NO_LEAD_IN``.
-        stop: begins the end of this processor.
-        lost: called when control is gone.
-
-    Attributes:
-        commands: carries out control's commands.
-        writer: holds the bytes that wait to be written, and counts the log rows that it dropped.
-        working: a job has further steps.
-        replied: something is queued that ``flush`` has not written.
     """
 
     def __init__(
@@ -98,14 +87,14 @@ class ControlLink(DemandWatcher):
         self._command: Final = command
         self._handover: Final = handover
         self._reader: Final = reader
-        self.writer: Final = LinkWriter(command)
+        self.writer: Final = LinkWriter(command)  # holds the bytes that wait to be written, and counts the log rows that it dropped
         self._selector: Final = selector
         self._relay: Final = relay
         self._settings: Final = settings
         self._lost: Final = lost
-        self.commands: Final = Commands(relay, settings, drain, self.reply, self._report_access, stop)
-        self.working: bool = False
-        self.replied: bool = False
+        self.commands: Final = Commands(relay, settings, drain, self.reply, self._report_access, stop)  # carries out control's commands
+        self.working: bool = False  # a job has further steps
+        self.replied: bool = False  # something is queued that ``flush`` has not written
         self._opened: Final[list[str]] = []
         self._closed: Final[list[str]] = []
         self._requests: list[RequestSpanRow] = []
@@ -130,10 +119,8 @@ class ControlLink(DemandWatcher):
             self.replied = True
 
     def queue_due(self, now_ns: i64, timeout_ms: i64) -> i64:
-        """Queue the rows of connections if they are many, or have waited long enough: one message for each would cost more than the rows.
-
-        Returns:
-            How long the next poll may wait, in ms: at most ``timeout_ms``.
+        """Queue the rows of connections if they are many, or have waited long enough: one message for each would cost more than the rows. Returns:
+        How long the next poll may wait, in ms: at most ``timeout_ms``.
         """
         if not self._closed and not self._opened:
             return timeout_ms
@@ -155,7 +142,6 @@ class ControlLink(DemandWatcher):
             self.replied = True
 
     def flush(self) -> None:
-        """Write what is queued."""
         self.replied = False
         if not self._up:
             return
@@ -187,12 +173,10 @@ class ControlLink(DemandWatcher):
             self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_opened(self, pair: Pair) -> None:
-        """A pair is open: collect its row."""
         if self._up:
             self._collect(self._opened, opened_line(pair, self._relay.pairs.wall_offset_ns))
 
     def pair_closed(self, pair: Pair) -> None:
-        """A pair is over: collect its row."""
         if self._up:
             self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
             if pair.cause is Cause.FRAME_TOO_LARGE or pair.cause is Cause.NEGATIVE_SIZE:
@@ -260,7 +244,6 @@ class ControlLink(DemandWatcher):
     # Commands.
 
     def work(self, until_ns: int) -> None:
-        """Go on with jobs until ``until_ns``."""
         self.commands.work(until_ns, time.monotonic_ns)
         self.watch()
 
@@ -374,7 +357,6 @@ class ControlLink(DemandWatcher):
     # The events that are watched, and the end.
 
     def watch(self) -> None:
-        """Watch the sockets for the events that can be handled now."""
         self.working = self.commands.busy
         if not self._up or self._finishing:
             return
@@ -418,7 +400,6 @@ class ControlLink(DemandWatcher):
             self._up = False
 
     def _end(self) -> None:
-        """Control is gone."""
         if self._up:
             self._up = False
             self._selector.unwatch(self._command.fileno())

@@ -15,14 +15,11 @@ from framegate.proxy.config.limits import client_key
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.schema import MessageError, check
 
-__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "question_from_row", "row_of", "upstream_auth_queue"]
-
 MAX_OPEN: Final = 1024
 """Auth requests of a processor without a response: more would wait longer than clients do. A client address may have as many as are still free, so
 one address alone uses at most half of them.
 """
-MAX_QUESTION: Final = 65536
-"""Characters in the fields of one auth request; no password and no accepted token is longer."""
+MAX_QUESTION: Final = 65536  # Characters in the fields of one auth request; no password and no accepted token is longer
 _QUESTIONS: Final[dict[str, Any]] = {each.__name__: each for each in typing.get_args(AuthRequest)}
 _ANSWERS: Final[dict[str, Any]] = {each.__name__: each for each in typing.get_args(AuthResponse)}
 
@@ -44,11 +41,7 @@ def row_of(item: AuthRequest | AuthResponse) -> tuple[str, dict[str, Any]]:
 
 
 def question_from_row(kind: str, row: dict[str, Any]) -> AuthRequest:
-    """The auth request of a row.
-
-    Raises:
-        MessageError: no auth request has that kind or row.
-    """
+    """The auth request of a row. Raises MessageError: no auth request has that kind or row."""
     return cast(AuthRequest, _from_row(_declared("question", _QUESTIONS, kind, row), row))
 
 
@@ -120,10 +113,8 @@ class Credentials:
                 self._report(ForgetNotice(type="forget", number=number))
 
     def answered(self, message: AnswerCommand) -> None:
-        """Complete an auth request with control's response; a response to a request that was dropped is ignored.
-
-        Raises:
-            MessageError: the row is not as declared, and the request goes on waiting; or it cannot be decoded, and the request is ``Unavailable``.
+        """Complete an auth request with control's response; a response to a request that was dropped is ignored. Raises MessageError: the row is not
+        as declared, and the request goes on waiting; or it cannot be decoded, and the request is ``Unavailable``.
         """
         declared = _declared("answer", _ANSWERS, message["kind"], message["row"])
         pending_auth = self._open.pop(message["number"], None)
@@ -138,7 +129,6 @@ class Credentials:
             pending_auth.complete(answer)
 
     def _settled(self, pending_auth: PendingAuth) -> None:
-        """Count one fewer for its client address."""
         address = client_key(pending_auth.peer)
         left = self._of_address[address] - 1
         if left:

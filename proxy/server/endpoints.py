@@ -13,8 +13,6 @@ from framegate.proxy.relay.counters import EndpointCounters
 from framegate.proxy.relay.upstream import Endpoint
 from framegate.proxy.server.messages import AdvertisedRow, ClusterRow
 
-__all__ = ["BrokersInForce", "CountersOf", "endpoints_of", "literal", "read_cluster", "server_names"]
-
 Address = list[str | int]  # one of ``messages.Endpoints``
 CountersOf = Mapping[Place, EndpointCounters]
 MOST_ID: Final = 2147483647
@@ -31,11 +29,7 @@ class BrokersInForce(NamedTuple):
 
 
 def literal(endpoint: str) -> Address:
-    """The row of an endpoint that is a number or a Unix socket.
-
-    Raises:
-        ConfigError: it is a name.
-    """
+    """The row of an endpoint that is a number or a Unix socket. Raises ConfigError: it is a name."""
     address = parse_address(endpoint)
     if address.kind == "name":
         raise ConfigError(f"the endpoint {endpoint} came without an address")
@@ -43,11 +37,7 @@ def literal(endpoint: str) -> Address:
 
 
 def endpoints_of(upstream: UpstreamConfig, rows: list[Address], counters: CountersOf) -> list[Endpoint]:
-    """The endpoints of rows, with the counters of their places.
-
-    Raises:
-        ConfigError: a row has a host that the configuration does not name.
-    """
+    """The endpoints of rows, with the counters of their places. Raises ConfigError: a row has a host that the configuration does not name."""
     hosts = {_host(endpoint) for endpoint in upstream.addresses}
     for row in rows:
         if row[0] not in hosts:
@@ -70,16 +60,8 @@ def server_names(upstream: UpstreamConfig) -> set[str]:
 
 
 def read_cluster(upstream: UpstreamConfig, listeners: Collection[str], row: ClusterRow, counters: CountersOf) -> BrokersInForce:
-    """The brokers of a row.
-
-    Args:
-        upstream: the cluster.
-        listeners: those in front of it; each must have its addresses in the row.
-        row: checked against its declaration.
-        counters: by place.
-
-    Raises:
-        ConfigError: the row contradicts itself or the configuration.
+    """The brokers of a row. ``listeners``: those in front of it; each must have its addresses in the row. Raises ConfigError: the row contradicts
+    itself or the configuration.
     """
     whose = f"the brokers of {upstream.name}"
     if upstream.kafka is None:
@@ -142,9 +124,8 @@ def _host(endpoint: str) -> str:
 
 
 def _server_name(upstream: UpstreamConfig, host: str) -> str:
-    """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext.
-
-    A final dot only tells a resolver not to try search domains; it is no part of the name in SNI or in a certificate.
+    """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext. A final dot only tells a resolver
+    not to try search domains; it is no part of the name in SNI or in a certificate.
     """
     if upstream.tls is None:
         return ""

@@ -10,8 +10,6 @@ no ``malloc_trim``; there nothing is done.
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LEAST_BYTES", "LEAST_CHANNELS", "Heap", "HighWater", "find_trim"]
-
 LEAST_BYTES: Final = 1 << 20
 LEAST_CHANNELS: Final = 64  # over TLS about as much
 PART: Final = 8  # a fall by less than an eighth is not worth a pass over the heap
@@ -36,29 +34,19 @@ class HighWater:
 
 
 class Heap:
-    """Trims the heap when much memory was freed.
-
-    Args:
-        find: returns the function that trims, or None if there is none; called before the first trim.
-
-    Attributes:
-        trims: how often the heap was trimmed, or would have been.
+    """Trims the heap when much memory was freed. ``find``: returns the function that trims, or None if there is none; called before the first
+    trim.
     """
 
     def __init__(self, find: Callable[[], Callable[[], object] | None] | None = None) -> None:
-        self.trims = 0
+        self.trims = 0  # how often the heap was trimmed, or would have been
         self._find: Final = find or find_trim
         self._trim: Callable[[], object] | None = None
         self._held: Final = HighWater(LEAST_BYTES)
         self._channels: Final = HighWater(LEAST_CHANNELS)
 
     def look(self, held: int, channels: int) -> None:
-        """Trim if it is worth it.
-
-        Args:
-            held: the most bytes that were booked in the memory pool since the last call.
-            channels: the number of channels.
-        """
+        """Trim if it is worth it. ``held``: the most bytes that were booked in the memory pool since the last call."""
         held_fell = self._held.has_fallen(held)
         channels_fell = self._channels.has_fallen(channels)
         if not (held_fell or channels_fell):

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from framegate.proxy.relay.request_channel import RequestChannel
     from framegate.proxy.server.credentials import Credentials
 
-__all__ = ["NS_PER_MS", "InForce"]
-
 NS_PER_MS: Final = 1_000_000
 KAFKA_HEAD: Final = 131_200  # bytes of a request that pairing may have to read, see ``framegate.proxy.relay.pairing``
 ADDRESSES_HEAD: Final = 131_072  # bytes of a large answer in which the addresses of brokers must be, see ``framegate.proxy.relay.rewriting``
@@ -55,78 +53,69 @@ class InForce:
 
     Args:
         before: what is in force; None at the start.
-        config: the configuration.
         change: endpoints, brokers and stores that are new; those that are missing stay.
         layout: of the cells. Listeners and upstreams that have a place, and are not in the configuration any more, stay as they were in ``before``,
             for the connections that they have.
-        pool, loop: of the processor.
 
-    Attributes:
-        config, layout: as above.
-        listeners, upstream_configs: of the configuration, by name.
-        stores: of certificates.
-        counters: of listeners, by name; ``upstream_counters`` of upstreams, ``endpoint_counters`` of their endpoints, by place.
-        limits: max_receive_size by listener; ``upstream_limits`` by upstream.
-        limit_rules: by listener.
-        endpoints: of each upstream, without those of brokers; ``brokers`` of each cluster. If they are the same as in ``before``, the same objects.
-        upstreams: by name; shared by the routes of all listeners that use it.
-        clusters: those of them that are Kafka clusters.
-        accounts: of the memory pool, by listener.
-        logins: to upstreams, by name.
-        routes: by listener.
-        rules, refusals: by listener, of those with rules about Kafka.
-        credentials: sends auth requests to control; None: no listener or upstream uses SASL, or has used it.
-        requests: sends frames to the handler processes; None: no listener has a handler, or had one.
-
-    Raises:
-        ConfigError: it cannot be made.
+    Raises ConfigError: it cannot be made.
     """
 
     def __init__(
         self, before: "InForce | None", config: model.ProxyConfig, change: Change, layout: CellLayout, pool: MemoryPool, loop: LoopCounters
     ) -> None:
+        # config, layout: as above
         self.config: Final = config
         self.layout: Final = layout
         self._before: InForce | None = before
         self._pool: Final = pool
         self._loop: Final = loop
+        # listeners, upstream_configs: of the configuration, by name
         self.listeners: Final = {item.name: item for item in config.listeners}
         self.upstream_configs: Final = {item.name: item for item in config.upstreams}
         self._framings: Final[dict[model.HeaderConfig, Framing]] = {} if before is None else before._framings
+        # sends auth requests to control; None: no listener or upstream uses SASL, or has used it
         self.credentials: Final[Credentials | None] = (None if before is None else before.credentials) or _credentials(config)
+        # sends frames to the handler processes; None: no listener has a handler, or had one
         self.requests: Final[RequestChannel | None] = (None if before is None else before.requests) or _request_channel(config)
-        self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)
+        self.stores: Final[Stores] = Stores(config, change.get("stores"), None if before is None else before.stores)  # of certificates
         # Of owners that are gone and have a place, because another processor has their connections, a new processor knows nothing.
         kept = [name for name in layout.names(LISTENER) if name in self.listeners or _known(before, "routes", name) is not None]
         self._kept: Final = kept
         self._kept_upstreams: Final = [
             name for name in layout.names(UPSTREAM) if name in self.upstream_configs or _known(before, "upstreams", name) is not None
         ]
+        # of listeners, by name; ``upstream_counters`` of upstreams, ``endpoint_counters`` of their endpoints, by place
         self.counters: Final[dict[str, ListenerCounters]] = {}
         self.upstream_counters: Final[dict[str, UpstreamCounters]] = {}
         self.endpoint_counters: Final[dict[Place, EndpointCounters]] = {
             place: (None if before is None else before.endpoint_counters.get(place)) or EndpointCounters() for place in layout.owners(ENDPOINT)
         }
         self._handled: Final[dict[str, HandlerMetrics]] = {name: each for name in kept if (each := _known(before, "_handled", name)) is not None}
+        # max_receive_size by listener; ``upstream_limits`` by upstream
         self.limits: Final[dict[str, ReceiveLimit]] = {
             name: _known(before, "limits", name) or ReceiveLimit(self.listeners[name].max_receive_size) for name in kept
         }
+        # by listener
         self.limit_rules: Final[dict[str, LimitRules]] = {
             name: _known(before, "limit_rules", name) or LimitRules(name, self.limits[name]) for name in kept
         }
         self.upstream_limits: Final[dict[str, ReceiveLimit]] = {
             item.name: _known(before, "upstream_limits", item.name) or ReceiveLimit(item.max_receive_size) for item in config.upstreams
         }
+        # of the memory pool, by listener
         self.accounts: Final[dict[str, Account]] = {name: _known(before, "accounts", name) or pool.new_account(0) for name in kept}
         self.rows: Final = self._addresses(change.get("endpoints") or {})
+        # of each upstream, without those of brokers; ``brokers`` of each cluster. If they are the same as in ``before``, the same objects.
         self.endpoints: Final = {name: self._endpoints(item) for name, item in self.upstream_configs.items()}
         self.brokers: Final = self._clusters(change.get("brokers") or {})
-        self.upstreams: Final[dict[str, Upstream]] = {}
+        self.upstreams: Final[dict[str, Upstream]] = {}  # by name; shared by the routes of all listeners that use it
+        # those of them that are Kafka clusters
         self.clusters: Final = {name: _known(before, "clusters", name) or Cluster(name) for name in self.brokers}
-        self.logins: Final[dict[str, Logins | None]] = {}
+        self.logins: Final[dict[str, Logins | None]] = {}  # to upstreams, by name
+        # rules, refusals: by listener, of those with rules about Kafka
         self.rules: Final[dict[str, KafkaRulesInForce]] = {}
         self.refusals: Final[dict[str, Refusals]] = {}
-        self.routes: Final[dict[str, Route]] = {}
+        self.routes: Final[dict[str, Route]] = {}  # by listener
 
     def build(self) -> Iterator[None]:
         """Make what is new, in pieces of less than a millisecond. Raises ConfigError."""
@@ -311,7 +300,6 @@ class InForce:
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
     def _login(self, upstream: model.UpstreamConfig) -> "Logins | None":
-        """Our logins to an upstream; None: it needs none."""
         if upstream.sasl is None or self.credentials is None:
             return None
         before = self._before
@@ -328,7 +316,6 @@ class InForce:
         return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
     def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig, server_name: str) -> ChannelOptions:
-        """The options of channels to the endpoints with a server name."""
         speaks, onward = self._framing(upstream), self._framing(listener)
         return ChannelOptions(
             side="upstream",

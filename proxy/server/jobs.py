@@ -24,8 +24,6 @@ from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, la
 from framegate.proxy.server.rows import ClientRow, HolderRow, OpenRow
 from framegate.proxy.server.settings import ChangeError, Follow, Settings
 
-__all__ = ["AccessJob", "BulkJob", "ClientsJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob", "PrepareJob"]
-
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
 MAX_HOLDERS: Final = 100
@@ -35,13 +33,8 @@ _DONE: Final = object()
 
 
 class Job(abc.ABC):
-    """Work on many pairs, in the order of their ids.
-
-    Args:
-        command_id: of the command that asked for it.
-        relay: has the pairs.
-        ids: of the pairs to visit; None: of all that are open at the first step.
-        after: if ``ids`` is None, only greater ids are visited.
+    """Work on many pairs, in the order of their ids. ``ids``: of the pairs to visit; None: of all that are open at the first step. ``after``: if
+    ``ids`` is None, only greater ids are visited.
     """
 
     def __init__(self, command_id: int, relay: Relay, ids: Iterable[int] | None = None, after: int = 0) -> None:
@@ -103,11 +96,7 @@ class ListJob(Job):
 
 
 class AccessJob(Job):
-    """Rows of pairs that have been open for long: those whose time has come (``AccessCommand``).
-
-    Args:
-        report: sends the rows to control.
-    """
+    """Rows of pairs that have been open for long: those whose time has come (``AccessCommand``)."""
 
     def __init__(self, message: messages.AccessCommand, relay: Relay, report: Callable[[list[str]], None]) -> None:
         super().__init__(message["id"], relay, after=message["after"])

@@ -22,31 +22,12 @@ from typing import Any, Final, NamedTuple
 from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 from framegate.proxy.server.schema import schema_of
 
-__all__ = [
-    "HANDLER_PROCESS",
-    "MAX_FRAME",
-    "MAX_TOGETHER",
-    "Handover",
-    "LinkError",
-    "LinkReader",
-    "LinkWriter",
-    "complete",
-    "decode_row",
-    "encode",
-    "receive_handovers",
-    "send_handovers",
-    "split_line",
-]
-
 Message = dict[str, Any]
 
-MAX_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of one frame's body; a longer one means that the stream is out of step."""
+MAX_FRAME: Final = 64 * 1024 * 1024  # bytes of one frame's body; a longer one means that the stream is out of step
 _HEADER: Final = 4
-MAX_TOGETHER: Final = 10
-"""Connections in one message."""
-_HANDOVER_SIZE: Final = MAX_TOGETHER * 1024
-"""A line is shorter: a Unix socket's name, escaped, has 432 characters at most."""
+MAX_TOGETHER: Final = 10  # Connections in one message
+_HANDOVER_SIZE: Final = MAX_TOGETHER * 1024  # a line is shorter: a Unix socket's name, escaped, has 432 characters at most
 _DESCRIPTOR_SIZE: Final = array("i").itemsize
 _DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE((MAX_TOGETHER + 1) * _DESCRIPTOR_SIZE)
 SOL_SOCKET: Final = int(socket.SOL_SOCKET)  # these four as plain numbers: an operation with an enumeration is a Python call
@@ -99,10 +80,8 @@ class LinkReader:
         return messages
 
     def feed(self, data: bytes) -> list[Message]:
-        """Takes the next bytes and gives the messages they complete.
-
-        Raises:
-            LinkError: a length above ``MAX_FRAME``, or a body that is not an object with a ``type``.
+        """Takes the next bytes and gives the messages they complete. Raises LinkError: a length above ``MAX_FRAME``, or a body that is not an object
+        with a ``type``.
         """
         buffer = self._buffer
         buffer += data
@@ -152,10 +131,8 @@ def split_line(event: str, line: str) -> tuple[int, int, str]:
 
 
 def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
-    """The row of a line, with the number as its id: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, by event.
-
-    Raises:
-        LinkError: it cannot be read, or is not as declared; then the error names the key.
+    """The row of a line, with the number as its id: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, by event. Raises LinkError: it cannot be read,
+    or is not as declared; then the error names the key.
     """
     try:
         row, end = _from_json(text)
@@ -188,11 +165,8 @@ def complete(event: str, row: dict[str, Any]) -> None:
 
 
 class LinkWriter:
-    """The bytes that wait to be written to the command socket, in order.
-
-    Args:
-        sock: non-blocking.
-        row_bytes: ``offer`` refuses while at least this much waits.
+    """The bytes that wait to be written to the command socket, in order. ``sock``: non-blocking. ``row_bytes``: ``offer`` refuses while at least this
+    much waits.
     """
 
     def __init__(self, sock: socket.socket, row_bytes: int = 256 * 1024) -> None:
@@ -239,30 +213,20 @@ HANDLER_PROCESS: Final = "@handler"
 
 
 class Handover(NamedTuple):
-    """The facts of one accepted connection.
+    """The facts of one accepted connection."""
 
-    Attributes:
-        accepted_ns: of the monotonic clock; unique among the connections of one control process. Both ends of a pair of sockets between a
-            processor and a handler process have the same.
-        family: of the socket, AF_INET, AF_INET6 or AF_UNIX.
-        listener: name of the listener that accepted it.
-        peer: the client, ``host:port``, or ``unix:`` for a Unix socket.
-        broker: node id of the Kafka broker that the listening socket stands for; -1: the bootstrap, or no cluster.
-    """
-
+    # of the monotonic clock; unique among the connections of one control process. Both ends of a pair of sockets between a processor and a handler
+    # process have the same.
     accepted_ns: int
-    family: int
-    listener: str
-    peer: str
-    broker: int = -1
+    family: int  # of the socket, AF_INET, AF_INET6 or AF_UNIX
+    listener: str  # name of the listener that accepted it
+    peer: str  # the client, ``host:port``, or ``unix:`` for a Unix socket
+    broker: int = -1  # node id of the Kafka broker that the listening socket stands for; -1: the bootstrap, or no cluster
 
 
 def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descriptors: Sequence[int]) -> bool:
     """Passes connections on, all or none: 1 to ``MAX_TOGETHER``, each with its descriptor. After True the caller closes its own descriptors. False:
-    the queue is full, try the next processor.
-
-    Raises:
-        OSError: the processor is gone.
+    the queue is full, try the next processor. Raises OSError: the processor is gone.
     """
     lines = [f"{item.accepted_ns} {item.family} {item.broker} {item.listener} {item.peer}" for item in handovers]  # a listener's name has no space
     try:
@@ -273,14 +237,9 @@ def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descripto
 
 
 def receive_handovers(sock: socket.socket) -> list[tuple[Handover, int]]:
-    """The connections of the next message, each with its descriptor, which now belongs to the caller.
-
-    Returns:
-        Empty if no message waits. A descriptor is -1 if it was lost, because this process may not have more of them.
-
-    Raises:
-        EOFError: control closed the socket.
-        LinkError: a message that is truncated, malformed, or has more descriptors than connections; its descriptors are closed.
+    """The connections of the next message, each with its descriptor, which now belongs to the caller. Returns: Empty if no message waits. A
+    descriptor is -1 if it was lost, because this process may not have more of them. Raises EOFError: control closed the socket; LinkError: a message
+    that is truncated, malformed, or has more descriptors than connections; its descriptors are closed.
     """
     try:
         body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, _DESCRIPTOR_SPACE, MSG_CMSG_CLOEXEC)

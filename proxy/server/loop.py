@@ -42,8 +42,6 @@ from framegate.proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapR
 from framegate.proxy.server.settings import Settings
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["Loop"]
-
 Message = dict[str, Any]
 PUBLISH_NS: Final = 1_000_000
 SLICE_NS: Final = 1_000_000
@@ -103,17 +101,10 @@ class Loop:
     """One processor at work.
 
     Args:
-        relay, selector, settings: the data path.
-        cells, publisher: the shared counters.
         tap: the tap's writer, or None; ``tap_fd`` is the eventfd with which it wakes the loop, or -1.
         command, handover: the link's sockets, non-blocking.
         wakeup: the read end of the signal wake-up.
         reader: may hold the beginning of messages already.
-        heap: trims the heap when much memory was freed.
-
-    Attributes:
-        finished: the loop is to end.
-        link: to control.
     """
 
     def __init__(
@@ -134,7 +125,7 @@ class Loop:
         reader: LinkReader,
         heap: Heap,
     ) -> None:
-        self.finished: bool = False
+        self.finished: bool = False  # the loop is to end
         self._relay: Final = relay
         self._selector: Final = selector
         self._settings: Final = settings
@@ -150,6 +141,7 @@ class Loop:
         self._heap_ns: i64 = 0
         self._lag: Final = relay.pairs.loop.lag
         self._in_flight: Final = InFlight(relay.pairs.open, settings.counters)
+        # to control
         self.link: Final = ControlLink(
             command=command,
             handover=handover,
@@ -173,21 +165,13 @@ class Loop:
         self._set_clock()
 
     def announce(self, message: ReadyMessage) -> None:
-        """Report that this processor is ready."""
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
         self.link.reply(message)
         self.link.flush()
 
     def run(self, early: list[Message]) -> bool:
-        """Serve until the end.
-
-        Args:
-            early: messages that came with ``start``.
-
-        Returns:
-            Whether the end was asked for; False: an error ended it.
-        """
+        """Serve until the end. ``early``: messages that came with ``start``. Returns: Whether the end was asked for; False: an error ended it."""
         orderly = True
         try:
             self._serve(early)
@@ -282,7 +266,6 @@ class Loop:
             self._relay.pairs.ask_again()
 
     def _report_refusals(self) -> None:
-        """Report what rules about Kafka refused."""
         for refusals in self._settings.refusals:
             row = refusals.take()
             if row is not None:
@@ -332,17 +315,14 @@ class Loop:
     # Events.
 
     def on_pair_closed(self, pair: Pair) -> None:
-        """A pair is over."""
         if self._ending and not self._relay.pairs.open:
             self.finished = True
         self.link.pair_closed(pair)
 
     def on_pair_muted(self) -> None:
-        """A mute is in force."""
         self.link.commands.pair_changed()
 
     def on_drained(self, cut_off: int) -> None:
-        """No pair is left."""
         self.link.reply(DrainedNotice(type="drained", open=len(self._relay.pairs.open), cut_off=cut_off))
         if self._terminations:
             self.stop()

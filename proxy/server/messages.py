@@ -24,8 +24,7 @@ from framegate.proxy.server.rows import (
     StoresRow,
 )
 
-Endpoints = dict[str, list[list[str | int]]]
-"""Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
+Endpoints = dict[str, list[list[str | int]]]  # Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``
 
 
 class BrokerRow(TypedDict):
@@ -54,37 +53,25 @@ class ClusterRow(TypedDict):
 
 
 class StartMessage(TypedDict):
-    """The first message to a processor.
-
-    Attributes:
-        config: of ``framegate.proxy.config.model.to_wire``.
-        cells: the places of ``framegate.proxy.cells.CellLayout``, kind and names; without it they follow from the configuration.
-        share: bytes of the memory pool.
-        part: millionths of each rate, until the first ``parts``; without it all of it.
-        brokers: of each upstream that is a cluster.
-        failing: as of ``Change``.
-        stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
-        rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
-        request_sample: the share of Kafka requests that are reported for a span; without it none is.
-        standing: as of ``Change``.
-    """
+    """The first message to a processor."""
 
     type: Literal["start"]
     wire: int
-    config: dict[str, Any]
+    config: dict[str, Any]  # of ``framegate.proxy.config.model.to_wire``
     slot: int
     generation: int
     boot_id: str
-    share: int
+    share: int  # bytes of the memory pool
     endpoints: Endpoints
+    # the places of ``framegate.proxy.cells.CellLayout``, kind and names; without it they follow from the configuration
     cells: NotRequired[list[list[str]]]
-    brokers: NotRequired[dict[str, ClusterRow]]
-    failing: NotRequired[dict[str, dict[str, str]]]
-    part: NotRequired[int]
-    stores: NotRequired[StoresRow]
-    rows_at_open: NotRequired[bool]
-    request_sample: NotRequired[float]
-    standing: NotRequired[list[StandingRow]]
+    brokers: NotRequired[dict[str, ClusterRow]]  # of each upstream that is a cluster
+    failing: NotRequired[dict[str, dict[str, str]]]  # as of ``Change``
+    part: NotRequired[int]  # millionths of each rate, until the first ``parts``; without it all of it
+    stores: NotRequired[StoresRow]  # certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk
+    rows_at_open: NotRequired[bool]  # whether the notice ``opened`` is sent for each connection that opens; without it it is not
+    request_sample: NotRequired[float]  # the share of Kafka requests that are reported for a span; without it none is
+    standing: NotRequired[list[StandingRow]]  # as of ``Change``
 
 
 class ReadyMessage(TypedDict):
@@ -97,20 +84,15 @@ class ReadyMessage(TypedDict):
 
 
 class HandlerStartMessage(TypedDict):
-    """The first message to a handler process.
-
-    Attributes:
-        handlers: ``package.module:name`` by listener.
-        path: absolute folders, searched after the rest of Python's path.
-    """
+    """The first message to a handler process."""
 
     type: Literal["start"]
     wire: int
     slot: int
     generation: int
     node: str
-    handlers: dict[str, str]
-    path: list[str]
+    handlers: dict[str, str]  # ``package.module:name`` by listener
+    path: list[str]  # absolute folders, searched after the rest of Python's path
 
 
 class HandlerFacts(TypedDict):
@@ -147,34 +129,22 @@ class RevokedRow(TypedDict):
 
 
 class Change(TypedDict, total=False):
-    """A change while a processor runs; a key that is missing changes nothing.
+    """A change while a processor runs; a key that is missing changes nothing."""
 
-    Attributes:
-        config: the keys that are new, of ``framegate.proxy.config.model.difference_to_wire``. Of upstreams and listeners that are new, or whose
-            addresses or files are, the change has the rest too.
-        cells: as of ``StartMessage``, when names have come or gone; made from the places in force.
-        share: bytes of the memory pool.
-        brokers: by upstream, all brokers of the cluster; they replace the previous ones.
-        failing: by upstream, all endpoints that fail their checks, by address as text, and why.
-        stores: the certificate stores that replace others.
-        retired: handler processes that get no connections any more; the connections of all listeners that had a handler are drained.
-        revoked: by listener, identities that are no longer valid.
-        tap_rule: the name of a tap rule that is turned on again.
-        standing: all standing actions, in order.
-        rows_at_open, request_sample: as of ``StartMessage``.
-    """
-
+    # the keys that are new, of ``framegate.proxy.config.model.difference_to_wire``. Of upstreams and listeners that are new, or whose addresses or
+    # files are, the change has the rest too.
     config: dict[str, Any]
-    cells: list[list[str]]
-    share: int
+    cells: list[list[str]]  # as of ``StartMessage``, when names have come or gone; made from the places in force
+    share: int  # bytes of the memory pool
     endpoints: Endpoints
-    brokers: dict[str, ClusterRow]
-    failing: dict[str, dict[str, str]]
-    stores: StoresRow
-    retired: list[str]
-    revoked: dict[str, RevokedRow]
-    tap_rule: str
-    standing: list[StandingRow]
+    brokers: dict[str, ClusterRow]  # by upstream, all brokers of the cluster; they replace the previous ones
+    failing: dict[str, dict[str, str]]  # by upstream, all endpoints that fail their checks, by address as text, and why
+    stores: StoresRow  # the certificate stores that replace others
+    retired: list[str]  # handler processes that get no connections any more; the connections of all listeners that had a handler are drained
+    revoked: dict[str, RevokedRow]  # by listener, identities that are no longer valid
+    tap_rule: str  # the name of a tap rule that is turned on again
+    standing: list[StandingRow]  # all standing actions, in order
+    # rows_at_open, request_sample: as of ``StartMessage``
     rows_at_open: bool
     request_sample: float
 
@@ -213,20 +183,15 @@ class DescribeCommand(_Asked):
 
 
 class BulkCommand(_Asked):
-    """Mute, unmute, close or throttle pairs. A mute is answered when no further header will be read.
-
-    Attributes:
-        connections: the ids of the pairs; without them ``lifts`` chooses.
-        lifts: of ``unmute``, and of ``throttle`` without rates: undo it for all pairs to which the operator's action of this number did it last.
-        action: the number of the operator's action that mutes or throttles; 0, or missing: it has none.
-        request_rate, response_rate: of ``throttle``: bytes per second; 0, or missing: no limit.
-    """
+    """Mute, unmute, close or throttle pairs. A mute is answered when no further header will be read."""
 
     type: Literal["mute", "unmute", "close", "throttle"]
-    connections: NotRequired[list[int]]
+    connections: NotRequired[list[int]]  # the ids of the pairs; without them ``lifts`` chooses
+    # of ``unmute``, and of ``throttle`` without rates: undo it for all pairs to which the operator's action of this number did it last
     lifts: NotRequired[int]
-    action: NotRequired[int]
+    action: NotRequired[int]  # the number of the operator's action that mutes or throttles; 0, or missing: it has none
     reason: NotRequired[str]
+    # request_rate, response_rate: of ``throttle``: bytes per second; 0, or missing: no limit
     request_rate: NotRequired[int]
     response_rate: NotRequired[int]
 
@@ -264,16 +229,14 @@ class PartsCommand(TypedDict):
 class AccessCommand(_Asked):
     """Report open pairs in the notice ``access``: each pair once in ``every_ms``, if its time is after ``since_ns`` and not after ``until_ns``
     (``pair_rows.is_due``).
-
-    Attributes:
-        after, limit: up to ``limit`` rows, of ids above ``after``.
-        since_ns, until_ns: of the monotonic clock.
     """
 
     type: Literal["access"]
+    # after, limit: up to ``limit`` rows, of ids above ``after``
     after: int
     limit: int
     every_ms: int
+    # since_ns, until_ns: of the monotonic clock
     since_ns: int
     until_ns: int
 
@@ -367,15 +330,11 @@ class EvictReply(DrainReply):
 
 
 class BulkReply(EvictReply):
-    """Ids of pairs, each in one of three lists.
+    """Ids of pairs, each in one of three lists."""
 
-    Attributes:
-        missing: they do not exist, or their end had begun.
-        undone: they exist and the command is not in force: a mute that was taken away before, an internal error, or the end of the processor. If the
-            command had ``lifts``, these include pairs that were not reached.
-    """
-
-    missing: list[int]
+    missing: list[int]  # they do not exist, or their end had begun
+    # they exist and the command is not in force: a mute that was taken away before, an internal error, or the end of the processor. If the command
+    # had ``lifts``, these include pairs that were not reached.
     undone: list[int]
 
 
@@ -404,8 +363,7 @@ class AccessReply(DrainReply):
     next: int
 
 
-Reply = ErrorReply | DecidedReply | RefusedReply | DrainReply
-"""The other replies are DrainReplies with further keys."""
+Reply = ErrorReply | DecidedReply | RefusedReply | DrainReply  # the other replies are DrainReplies with further keys
 
 
 # Notices.
@@ -458,34 +416,22 @@ class RequestSpansNotice(TypedDict):
 
 
 class PartedNotice(TypedDict):
-    """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets.
-
-    Attributes:
-        pair: the number of the pair of sockets, ``Handover.accepted_ns``.
-        error: the reason; empty: the other end was closed.
-    """
+    """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets."""
 
     type: Literal["parted"]
-    pair: int
-    error: str
+    pair: int  # the number of the pair of sockets, ``Handover.accepted_ns``
+    error: str  # the reason; empty: the other end was closed
 
 
 class QuestionNotice(TypedDict):
-    """An auth request, which control answers with the command ``answer``.
-
-    Attributes:
-        number: later requests have greater numbers.
-        queue: the queue, ``listener:NAME`` or ``upstream:NAME``.
-        address: of the client, in the form of ``limits.client_key``; empty: it has none.
-        row: of that kind (``credentials``).
-    """
+    """An auth request, which control answers with the command ``answer``."""
 
     type: Literal["question"]
-    number: int
-    queue: str
-    address: str
+    number: int  # later requests have greater numbers
+    queue: str  # the queue, ``listener:NAME`` or ``upstream:NAME``
+    address: str  # of the client, in the form of ``limits.client_key``; empty: it has none
     kind: str
-    row: dict[str, Any]
+    row: dict[str, Any]  # of that kind (``credentials``)
 
 
 class ForgetNotice(TypedDict):

@@ -39,30 +39,9 @@ from framegate.proxy.server.rows import (
     TrafficRow,
 )
 
-__all__ = [
-    "access_line",
-    "closed_line",
-    "demand_row",
-    "endpoint_down_row",
-    "endpoint_row",
-    "endpoint_up_row",
-    "head_text",
-    "holder_row",
-    "is_due",
-    "last_active_ns",
-    "open_row",
-    "opened_line",
-    "refused_frame_row",
-    "refused_line",
-    "reported_frame_row",
-    "request_span_row",
-]
-
 NS_PER_MS: Final = 1_000_000
-_SPREAD: Final = 2_654_435_761
-"""Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio."""
-_text: Final = encode_basestring
-"""A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
+_SPREAD: Final = 2_654_435_761  # Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio
+_text: Final = encode_basestring  # a string as JSON, as ``json`` writes it with ``ensure_ascii=False``
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
 
@@ -221,7 +200,6 @@ _NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns":
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
-    """The beginning of the three lines of a pair."""
     client = pair.client.channel
     return _head(
         pair.id,
@@ -499,10 +477,9 @@ def endpoint_row(upstream: Upstream, endpoint: Endpoint, now_ns: i64, wall_offse
 
 
 def is_due(opened_ns: int, number: int, every_ns: int, since_ns: int, until_ns: int) -> bool:
-    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``.
-
-    The first is due between ``every_ns`` and a quarter more after the opening, given by a hash of the id ``number``, so that connections that were
-    opened together have their rows at different times. The next ones follow each ``every_ns``.
+    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``. The first is due between ``every_ns`` and a
+    quarter more after the opening, given by a hash of the id ``number``, so that connections that were opened together have their rows at different
+    times. The next ones follow each ``every_ns``.
     """
     first_ns = opened_ns + ((number * _SPREAD & 0xFFFF_FFFF) * (every_ns // 4) >> 32)
     turns = (until_ns - first_ns) // every_ns

@@ -11,44 +11,12 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from framegate.proxy.server import messages, rows
 from framegate.proxy.server.messages import BulkCommand, Change, ErrorReply
-from framegate.proxy.server.schema import MessageError, check, schema_of
+from framegate.proxy.server.schema import MessageError as MessageError
+from framegate.proxy.server.schema import check, schema_of
 
-__all__ = [
-    "EVENTS",
-    "HANDLER_NOTICES",
-    "NOTICES",
-    "REPLIES",
-    "WIRE_VERSION",
-    "Message",
-    "MessageError",
-    "Request",
-    "access_request",
-    "bulk_request",
-    "clients_request",
-    "commit_request",
-    "describe_request",
-    "drain_request",
-    "event_notice",
-    "evict_request",
-    "holders_request",
-    "list_request",
-    "prepare_request",
-    "read_command",
-    "read_handler_notice",
-    "read_handler_ready",
-    "read_handler_start",
-    "read_notice",
-    "read_ready",
-    "read_start",
-    "revoked_row",
-    "upstreams_request",
-]
+WIRE_VERSION: Final = 12  # of ``messages`` and ``rows``: increased by 1 by every release that changes one of them
 
-WIRE_VERSION: Final = 12
-"""Of ``messages`` and ``rows``: increased by 1 by every release that changes one of them."""
-
-Message = dict[str, Any]
-"""A decoded message that is not checked yet."""
+Message = dict[str, Any]  # a decoded message that is not checked yet
 R = TypeVar("R")
 
 
@@ -69,8 +37,7 @@ EVENTS: Final = {
     "tap_incomplete": Event("error", rows.TapIncompleteRow),
     "tap_rule_off": Event("warning", rows.TapRuleOffRow),
     "tap_segment_deleted": Event("error", rows.TapSegmentDeletedRow),
-}
-"""The log rows of processors and handler processes, by name."""
+}  # the log rows of processors and handler processes, by name
 
 
 def event_notice(event: str, row: rows.EventRow) -> messages.LogNotice:
@@ -86,8 +53,7 @@ def _by_type(union: Any) -> dict[str, Any]:
 
 
 NOTICES: Final = _by_type(messages.Notice)
-HANDLER_NOTICES: Final = _by_type(messages.HandlerNotice)
-"""Of a handler process."""
+HANDLER_NOTICES: Final = _by_type(messages.HandlerNotice)  # of a handler process
 _COMMANDS: Final = _by_type(messages.Command)
 REPLIES: Final[dict[str, dict[str, Any]]] = {
     "prepare": {"prepared": messages.DecidedReply, "refused": messages.RefusedReply},
@@ -105,10 +71,8 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
     "clients": {"result": messages.ClientsReply},
     "access": {"result": messages.AccessReply},
     "drain": {"result": messages.DrainReply},
-}
-"""The declarations of the replies to each command, by their type; ``error`` may answer every command. Other commands have no reply."""
-MAX_REVOKED: Final = 10_000
-"""Names in a change; if there are more, all clients must authenticate again."""
+}  # The declarations of the replies to each command, by their type; ``error`` may answer every command. Other commands have no reply.
+MAX_REVOKED: Final = 10_000  # names in a change; if there are more, all clients must authenticate again
 
 
 def revoked_row(users: Sequence[str] = (), serials: Sequence[str] = ()) -> messages.RevokedRow:
@@ -119,11 +83,7 @@ def revoked_row(users: Sequence[str] = (), serials: Sequence[str] = ()) -> messa
 
 
 def read_command(message: Message) -> messages.Command:
-    """Check a command of control.
-
-    Raises:
-        MessageError: there is no such command, or it is not as declared.
-    """
+    """Check a command of control. Raises MessageError: there is no such command, or it is not as declared."""
     kind = message["type"]
     declared = _COMMANDS.get(kind)
     if declared is None:
@@ -135,11 +95,7 @@ def read_command(message: Message) -> messages.Command:
 
 
 def read_notice(message: Message) -> messages.Notice:
-    """Check a notice of a processor; its type is in ``NOTICES``.
-
-    Raises:
-        MessageError: it, or the row of an event, is not as declared.
-    """
+    """Check a notice of a processor; its type is in ``NOTICES``. Raises MessageError: it, or the row of an event, is not as declared."""
     return cast(messages.Notice, _checked_notice(message, NOTICES))
 
 
@@ -160,11 +116,7 @@ def _checked_notice(message: Message, declared: Mapping[str, Any]) -> Message:
 
 
 def read_start(message: Message) -> messages.StartMessage:
-    """Check control's first message to a processor.
-
-    Raises:
-        MessageError: it is another message, or of another version.
-    """
+    """Check control's first message to a processor. Raises MessageError: it is another message, or of another version."""
     return cast(messages.StartMessage, _checked_start(message, "this processor", messages.StartMessage))
 
 
@@ -182,11 +134,7 @@ def _checked_start(message: Message, we: str, declared: Any) -> Message:
 
 
 def read_ready(message: Message) -> messages.ReadyMessage:
-    """Check a processor's first message, if it is not ``failed``.
-
-    Raises:
-        MessageError: it is another message, or of another version.
-    """
+    """Check a processor's first message, if it is not ``failed``. Raises MessageError: it is another message, or of another version."""
     _check_version(message, "it", "control")
     check("ready", messages.ReadyMessage, message)
     return cast(messages.ReadyMessage, message)
@@ -207,11 +155,7 @@ def _check_version(message: Message, they: str, we: str) -> None:
 
 
 class Request(Generic[R]):
-    """A command, and the type ``R`` of its reply.
-
-    Args:
-        message: without an id; its type is in ``REPLIES``.
-    """
+    """A command, and the type ``R`` of its reply. ``message``: without an id; its type is in ``REPLIES``."""
 
     __slots__ = ("message",)
 

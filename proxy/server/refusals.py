@@ -9,8 +9,6 @@ from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import KINDS, KafkaRulesInForce, Refusal
 from framegate.proxy.server.rows import KafkaRefusedRow
 
-__all__ = ["Refusals"]
-
 
 class Refusals:
     """Counts refusals of one listener."""
@@ -23,7 +21,6 @@ class Refusals:
         self._count = 0
 
     def note(self, refusal: Refusal) -> None:
-        """Count one."""
         name = _api_name(refusal.key)
         kind = KINDS[refusal.kind]
         self._counts.count(LISTENER_BLOCK.at("framegate.kafka.request.refused", name if name in REFUSED_APIS else "other", kind))
@@ -32,7 +29,6 @@ class Refusals:
 
     @property
     def waiting(self) -> bool:
-        """Whether ``take`` has a row."""
         return self._first is not None
 
     def take(self) -> KafkaRefusedRow | None:

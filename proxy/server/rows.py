@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NotRequired, TypedDict, final
 
 RateLevel = Literal["node", "listener", "rule", "address"]
-EndpointState = Literal["up", "full", "failing", "down", "ejected"]
-"""The last one is the worst."""
+EndpointState = Literal["up", "full", "failing", "down", "ejected"]  # the last one is the worst
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
@@ -51,27 +50,18 @@ class MuteRow(TypedDict):
 
 
 class ChannelRow(TypedDict):
-    """The keys that the rows of open and of closed pairs share.
+    """The keys that the rows of open and of closed pairs share."""
 
-    Attributes:
-        id: a number on the link and in events; the log prints it as text (``format_connection_id``).
-        upstream: empty if a handler answers.
-        endpoint: the upstream's address that was tried last; empty: none.
-        mechanism: of SASL, by which the client authenticated; None: it did not.
-        tls: of the client; None: plaintext, or not known.
-        broker: node id of the Kafka broker that the client reached, -1: the bootstrap; only of listeners with ``brokers``.
-        frames, bytes: received from the client, and received from the upstream (or sent to the client, if a handler answers).
-    """
-
-    id: int
+    id: int  # a number on the link and in events; the log prints it as text (``format_connection_id``)
     listener: str
     peer: str
-    upstream: str
-    endpoint: str | None
+    upstream: str  # empty if a handler answers
+    endpoint: str | None  # the upstream's address that was tried last; empty: none
     principal: str | None
-    mechanism: str | None
-    tls: TlsRow | None
-    broker: NotRequired[int]
+    mechanism: str | None  # of SASL, by which the client authenticated; None: it did not
+    tls: TlsRow | None  # of the client; None: plaintext, or not known
+    broker: NotRequired[int]  # node id of the Kafka broker that the client reached, -1: the bootstrap; only of listeners with ``brokers``
+    # frames, bytes: received from the client, and received from the upstream (or sent to the client, if a handler answers)
     frames: TrafficRow
     bytes: TrafficRow
     opened_ns: int
@@ -79,62 +69,46 @@ class ChannelRow(TypedDict):
 
 @final
 class OpenRow(ChannelRow):
-    """A pair that is not CLOSED.
-
-    Attributes:
-        client_id, software, software_version: what a Kafka client said of itself; empty: nothing yet, or no Kafka.
-        muted, muted_upstream: the causes for which the client, and the upstream, is not read.
-        muted_ns, muted_upstream_ns: since when the oldest of these causes is set; 0: there is none.
-        muting: the client's mute is not in force yet, because a frame has begun.
-        mute_reason: of an operator's mute.
-        in_flight: requests without a response; 0 without pairing.
-        oldest_ns: when the oldest of them came; without pairing: since when it waits for an answer. 0: it does not, or that is not known.
-        pending_send, leased: bytes of both channels.
-        unsent: bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client.
-        limit_rule: the name of the limit rule that it matches; empty: none.
-        throttle: missing: an operator gave it no rates.
-    """
+    """A pair that is not CLOSED."""
 
     state: str
+    # client_id, software, software_version: what a Kafka client said of itself; empty: nothing yet, or no Kafka
     client_id: str
     software: str
     software_version: str
+    # muted, muted_upstream: the causes for which the client, and the upstream, is not read
     muted: list[str]
     muted_upstream: list[str]
+    # muted_ns, muted_upstream_ns: since when the oldest of these causes is set; 0: there is none
     muted_ns: int
     muted_upstream_ns: int
-    muting: bool
-    mute_reason: str
-    in_flight: int
-    oldest_ns: int
+    muting: bool  # the client's mute is not in force yet, because a frame has begun
+    mute_reason: str  # of an operator's mute
+    in_flight: int  # requests without a response; 0 without pairing
+    oldest_ns: int  # when the oldest of them came; without pairing: since when it waits for an answer. 0: it does not, or that is not known.
+    # pending_send, leased: bytes of both channels
     pending_send: int
     leased: int
-    unsent: TrafficRow
-    limit_rule: str
-    throttle: NotRequired["ThrottleRow"]
+    unsent: TrafficRow  # bytes that the peer has not taken, of those that framegate or its kernel has for the upstream, and for the client
+    limit_rule: str  # the name of the limit rule that it matches; empty: none
+    throttle: NotRequired["ThrottleRow"]  # missing: an operator gave it no rates
     last_active_ns: int
 
 
 class OpeningRow(ChannelRow):
-    """The further keys of the rows ``opened``, ``access`` and ``closed``: how the connection was opened.
+    """The further keys of the rows ``opened``, ``access`` and ``closed``: how the connection was opened."""
 
-    Attributes:
-        handshake_ns: duration of the client's TLS handshake and authentication together, also of failed ones; None: there is neither, it is not
-            finished, or not known.
-        connect_ns: from the first attempt to connect to the upstream until one is READY, TLS and login included, or until the last one failed;
-            None: there was no attempt, it is not finished, or not known.
-        connect_started_ns: the time of the first attempt; None: there was none, or it is not known.
-        attempts: to connect to the upstream, each at one endpoint; None: not known.
-        attempt_started_ns: the time of the last attempt that has ended; None: there was none, or it is not known.
-        tcp_ns, tls_ns, login_ns: how long it took to connect to the endpoint, the TLS handshake behind that, and the login behind both; 0: there is
-            no such part; None: it was not finished, or is not known.
-    """
-
+    # duration of the client's TLS handshake and authentication together, also of failed ones; None: there is neither, it is not finished, or not
+    # known
     handshake_ns: int | None
+    # from the first attempt to connect to the upstream until one is READY, TLS and login included, or until the last one failed; None: there was no
+    # attempt, it is not finished, or not known
     connect_ns: int | None
-    connect_started_ns: int | None
-    attempts: int | None
-    attempt_started_ns: int | None
+    connect_started_ns: int | None  # the time of the first attempt; None: there was none, or it is not known
+    attempts: int | None  # to connect to the upstream, each at one endpoint; None: not known
+    attempt_started_ns: int | None  # the time of the last attempt that has ended; None: there was none, or it is not known
+    # tcp_ns, tls_ns, login_ns: how long it took to connect to the endpoint, the TLS handshake behind that, and the login behind both; 0: there is no
+    # such part; None: it was not finished, or is not known
     tcp_ns: int | None
     tls_ns: int | None
     login_ns: int | None
@@ -147,48 +121,37 @@ class OpenedRow(OpeningRow):
 
 @final
 class AccessRow(OpeningRow):
-    """A connection that is still open; ``frames`` and ``bytes`` count since it was opened, ``mutes`` the mutes that have ended.
-
-    Attributes:
-        muted, muted_upstream, in_flight, last_active_ns: as of ``OpenRow``.
-        lost, mutes: as of ``ClosedRow``.
-    """
+    """A connection that is still open; ``frames`` and ``bytes`` count since it was opened, ``mutes`` the mutes that have ended."""
 
     state: str
+    # muted, muted_upstream, in_flight, last_active_ns: as of ``OpenRow``
     muted: list[str]
     muted_upstream: list[str]
     in_flight: int
     last_active_ns: int
+    # lost, mutes: as of ``ClosedRow``
     lost: LostRow
     mutes: dict[str, MuteRow]
 
 
 @final
 class ClosedRow(OpeningRow):
-    """A connection that is over.
+    """A connection that is over."""
 
-    Attributes:
-        cause: of ``framegate.proxy.cells.CAUSES``.
-        side: who ended it: ``downstream``, ``upstream`` or ``internal``.
-        state: when the cause occurred; empty: not known.
-        duration_ms: from ``opened_ns`` to ``closed_ns``.
-        mutes: of the client, by cause.
-        client_id, software, software_version: as of ``OpenRow``; missing: not known.
-        attempted_user: the name with which a client's login failed, with control characters escaped, cut to 100 characters; missing: none.
-    """
-
+    # client_id, software, software_version: as of ``OpenRow``; missing: not known
     client_id: NotRequired[str]
     software: NotRequired[str]
     software_version: NotRequired[str]
+    # the name with which a client's login failed, with control characters escaped, cut to 100 characters; missing: none
     attempted_user: NotRequired[str]
-    cause: str
+    cause: str  # of ``framegate.proxy.cells.CAUSES``
     detail: str
-    side: str
-    state: str
+    side: str  # who ended it: ``downstream``, ``upstream`` or ``internal``
+    state: str  # when the cause occurred; empty: not known
     closed_ns: int
-    duration_ms: int
+    duration_ms: int  # from ``opened_ns`` to ``closed_ns``
     lost: LostRow
-    mutes: dict[str, MuteRow]
+    mutes: dict[str, MuteRow]  # of the client, by cause
 
 
 class ConditionRow(TypedDict):
@@ -219,62 +182,47 @@ class ThrottleRow(TypedDict):
 
 
 class RefusedFrameRow(TypedDict):
-    """A frame whose size was refused, for which the connection was closed; or, with ``report_only``, counted as too large.
+    """A frame whose size was refused, for which the connection was closed; or, with ``report_only``, counted as too large."""
 
-    Attributes:
-        id: of the connection.
-        side: who sent it: ``downstream`` or ``upstream``; ``peer``: its address.
-        principal, client_id: of the client; empty: none, or not known yet.
-        cause: ``frame_too_large`` or ``negative_size``.
-        size, limit: of its body, in bytes; of text with a delimiter ``size`` is what had arrived.
-        rule: the name of the limit rule whose limit it is; empty: it is the listener's, or the upstream's.
-        report_only: the frame was passed on.
-        head: its first 16 bytes, as far as they had arrived, in hexadecimal; empty for frames of an authentication.
-    """
-
-    id: int
+    id: int  # of the connection
     listener: str
-    side: Literal["downstream", "upstream"]
+    side: Literal["downstream", "upstream"]  # who sent it: ``downstream`` or ``upstream``; ``peer``: its address
     peer: str
+    # principal, client_id: of the client; empty: none, or not known yet
     principal: str
     client_id: str
-    cause: Literal["frame_too_large", "negative_size"]
+    cause: Literal["frame_too_large", "negative_size"]  # ``frame_too_large`` or ``negative_size``
+    # size, limit: of its body, in bytes; of text with a delimiter ``size`` is what had arrived
     size: int
     limit: int
-    rule: str
-    report_only: bool
-    head: str
+    rule: str  # the name of the limit rule whose limit it is; empty: it is the listener's, or the upstream's
+    report_only: bool  # the frame was passed on
+    head: str  # its first 16 bytes, as far as they had arrived, in hexadecimal; empty for frames of an authentication
     time_ns: int
 
 
 class RequestSpanRow(TypedDict):
-    """A Kafka request that was chosen to have a span (``framegate.proxy.relay.request_sampler.RequestSpan``).
+    """A Kafka request that was chosen to have a span (``framegate.proxy.relay.request_sampler.RequestSpan``)."""
 
-    Attributes:
-        id: of the connection; ``peer``: the client's address; ``endpoint``: the upstream's; empty: a handler answers.
-        key, version, correlation_id: of the request.
-        size, answer_size: of the bodies, in bytes; -1: there was no answer.
-        code: the error code of the answer as a whole; 0: none.
-        failure: ``unanswered``, ``pairing_lost``, ``refused`` (by a rule) or ``handler`` (it answered, or dropped the request); empty: none.
-        topic, partition, records, parents: as of ``framegate.proxy.kafka.trace_parents.Produced``.
-    """
-
-    id: int
+    id: int  # of the connection; ``peer``: the client's address; ``endpoint``: the upstream's; empty: a handler answers
     listener: str
     upstream: str
     endpoint: str
     peer: str
     principal: str
     client_id: str
+    # key, version, correlation_id: of the request
     key: int
     version: int
     correlation_id: int
+    # size, answer_size: of the bodies, in bytes; -1: there was no answer
     size: int
     answer_size: int
     began_ns: int
     ended_ns: int
-    code: int
-    failure: str
+    code: int  # the error code of the answer as a whole; 0: none
+    failure: str  # ``unanswered``, ``pairing_lost``, ``refused`` (by a rule) or ``handler`` (it answered, or dropped the request); empty: none
+    # topic, partition, records, parents: as of ``framegate.proxy.kafka.trace_parents.Produced``
     topic: str
     partition: int
     records: int
@@ -282,12 +230,7 @@ class RequestSpanRow(TypedDict):
 
 
 class HolderRow(TypedDict):
-    """The memory that one channel of a pair holds, of one kind (``cells.MEMORY_KINDS``).
-
-    Attributes:
-        muted: the causes for which it is not read; ``muted_ns``: since when, 0 if it is read.
-        last_active_ns: when a byte last moved.
-    """
+    """The memory that one channel of a pair holds, of one kind (``cells.MEMORY_KINDS``)."""
 
     id: int
     listener: str
@@ -295,23 +238,17 @@ class HolderRow(TypedDict):
     peer: str
     kind: str
     bytes: int
-    muted: list[str]
+    muted: list[str]  # the causes for which it is not read; ``muted_ns``: since when, 0 if it is read
     muted_ns: int
-    last_active_ns: int
+    last_active_ns: int  # when a byte last moved
 
 
 class ClientRow(TypedDict):
-    """How much of something a client used since the last such row; of ``held`` how much it holds.
+    """How much of something a client used since the last such row; of ``held`` how much it holds."""
 
-    Attributes:
-        measure: of ``framegate.proxy.relay.client_use.MEASURES``.
-        client: the texts of a ``framegate.proxy.relay.frequent.Key``, printable and cut; of all clients of a listener only its name.
-        amount: never too high.
-    """
-
-    measure: str
-    client: list[str]
-    amount: int
+    measure: str  # of ``framegate.proxy.relay.client_use.MEASURES``
+    client: list[str]  # the texts of a ``framegate.proxy.relay.frequent.Key``, printable and cut; of all clients of a listener only its name
+    amount: int  # never too high
 
 
 class EndpointDownRow(TypedDict):
@@ -328,42 +265,31 @@ class EndpointDownRow(TypedDict):
 
 
 class EndpointRow(TypedDict):
-    """The state of an endpoint.
-
-    Attributes:
-        broker: as of ``EndpointDownRow``.
-        reason, detail: why it is left out; empty: it is not. ``since_ns``: since when; 0: it is not, or control knows (``failing``).
-        out: in how many processors it is left out.
-        connections: open ones and attempts.
-        latency_ns: the mean time until the first answer; 0: not measured.
-    """
+    """The state of an endpoint."""
 
     upstream: str
     endpoint: str
-    broker: NotRequired[int]
+    broker: NotRequired[int]  # as of ``EndpointDownRow``
     state: EndpointState
+    # reason, detail: why it is left out; empty: it is not. ``since_ns``: since when; 0: it is not, or control knows (``failing``).
     reason: str
     detail: str
     since_ns: int
-    out: int
-    connections: int
+    out: int  # in how many processors it is left out
+    connections: int  # open ones and attempts
     weight: int
     zone: str
-    latency_ns: int
+    latency_ns: int  # the mean time until the first answer; 0: not measured
 
 
 class KafkaRefusedRow(TypedDict):
-    """Requests that the rules of a listener refused since the last such row, or would have refused (``report_only``).
-
-    Attributes:
-        count: how many.
-        principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``. ``name`` is the first
-            topic, group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
-    """
+    """Requests that the rules of a listener refused since the last such row, or would have refused (``report_only``)."""
 
     listener: str
-    count: int
+    count: int  # how many
     report_only: bool
+    # principal, client_id, api, kind, name: of the first one. ``kind`` is one of ``framegate.proxy.cells.metrics.REFUSALS``. ``name`` is the first
+    # topic, group or transactional id that is not allowed (``*``: all of them, or a topic by its id), of an API empty.
     principal: str
     client_id: str
     api: str
@@ -450,8 +376,7 @@ EventRow = (
     | TapIncompleteRow
     | TapRuleOffRow
     | TapSegmentDeletedRow
-)
-"""Of the notice ``log``."""
+)  # of the notice ``log``
 
 
 # Quotas.
@@ -467,20 +392,14 @@ class PartRow(TypedDict):
 
 
 class DemandRow(TypedDict):
-    """The demand for one rate.
-
-    Attributes:
-        used: millionths of it.
-        waiting: average number of connections that waited for it, in thousandths.
-        wanting: the same, for it or for another rate that holds for the same connections.
-    """
+    """The demand for one rate."""
 
     level: RateLevel
     name: str
     counter: RateCounter
-    used: int
-    waiting: int
-    wanting: int
+    used: int  # millionths of it
+    waiting: int  # average number of connections that waited for it, in thousandths
+    wanting: int  # the same, for it or for another rate that holds for the same connections
 
 
 # Certificates, keys and authorities: one store for each listener and upstream that speaks TLS.
@@ -503,17 +422,11 @@ class StoresRow(TypedDict):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """The contents of the files of one listener or one upstream, all read at the same time.
+    """The contents of the files of one listener or one upstream, all read at the same time."""
 
-    Attributes:
-        number: 1 at the start of control, one more for each store that replaced it.
-        shown: the fingerprint of the certificate that peers are shown; empty: none is.
-        files: the content of each file, by path; Latin-1.
-    """
-
-    number: int
-    shown: str = ""
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    number: int  # 1 at the start of control, one more for each store that replaced it
+    shown: str = ""  # the fingerprint of the certificate that peers are shown; empty: none is
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)  # the content of each file, by path; Latin-1
 
 
 def listener_owner(name: str) -> str:
@@ -539,11 +452,7 @@ def pack_stores(stores: Mapping[str, Store]) -> StoresRow:
 
 
 def read_stores(row: StoresRow) -> dict[str, Store]:
-    """The inverse of ``pack_stores``.
-
-    Raises:
-        ValueError: the content of a file is missing.
-    """
+    """The inverse of ``pack_stores``. Raises ValueError: the content of a file is missing."""
     contents = row["contents"]
     found = {}
     for owner, each in row["stores"].items():

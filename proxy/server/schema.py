@@ -12,8 +12,6 @@ import types
 import typing
 from typing import Any, Final, cast
 
-__all__ = ["MessageError", "Schema", "check", "schema_of"]
-
 _PLAIN: Final[frozenset[object]] = frozenset((bool, dict, float, int, str, type(None)))
 _MISSING: Final = object()
 
@@ -133,10 +131,8 @@ def check(name: str, declared: Any, value: object) -> None:
 @functools.cache
 def schema_of(declared: Any) -> Schema:
     """Read a declaration: a ``TypedDict`` or a dataclass, a type of JSON, bytes (in hexadecimal), lists and dicts by str of them, a ``Literal``, or
-    one of them and ``None``. Call it when the schema is needed, not at import: a processor needs few of them, and starts faster.
-
-    Raises:
-        TypeError: anything else.
+    one of them and ``None``. Call it when the schema is needed, not at import: a processor needs few of them, and starts faster. Raises TypeError:
+    anything else.
     """
     if declared is Any:
         return _Any()

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from framegate.proxy.cells import LISTENER, CellLayout
 from framegate.proxy.config import model
 from framegate.proxy.config.limits import MAX_RECEIVE_SIZE, LimitsInForce, limits_in_force
+from framegate.proxy.config.matching import address_matcher, text_matcher
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
@@ -26,31 +27,24 @@ from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.retirement import Retirement
 from framegate.proxy.relay.route import Route
-from framegate.proxy.relay.standing import Standing
+from framegate.proxy.relay.standing import Condition, Standing
 from framegate.proxy.server.in_force import NS_PER_MS, InForce
 from framegate.proxy.server.messages import Change, StartMessage
 from framegate.proxy.server.refusals import Refusals
-from framegate.proxy.server.rows import listener_owner, upstream_owner
+from framegate.proxy.server.rows import ConditionRow, StandingRow, listener_owner, upstream_owner
 from framegate.proxy.server.schema import schema_of
-from framegate.proxy.server.standing_rows import standing_of
 from framegate.proxy.server.stores import SESSION_NS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 
-__all__ = ["ChangeError", "Follow", "Settings"]
-
 
 class Follow(NamedTuple):
-    """What open connections are to follow after a change: the tap's rules, the quotas, and what was revoked, whichever is new.
-
-    Attributes:
-        routes: called with the routes of all open connections; None: nobody asks.
-    """
+    """What open connections are to follow after a change: the tap's rules, the quotas, and what was revoked, whichever is new."""
 
     rules: bool = False
     limits: bool = False
     revoked: bool = False
-    routes: Callable[[set[Route]], None] | None = None
+    routes: Callable[[set[Route]], None] | None = None  # called with the routes of all open connections; None: nobody asks
 
 
 class _Prepared(NamedTuple):
@@ -83,20 +77,8 @@ def _check_known(fault: str, names: Iterable[str], known: Container[str]) -> Non
 
 
 class Settings:
-    """The configuration in force in this processor.
-
-    Args:
-        message: the ``start`` message.
-
-    Attributes:
-        in_force: all that follows from the configuration.
-        pool: the memory pool of this processor, with the size of its share.
-        counters: of all listeners and upstreams.
-        routes: by listener, for new connections.
-        leaving: of these listeners, those that are not configured any more: their connections are drained.
-
-    Raises:
-        ConfigError: certificates cannot be used, or an endpoint has no address.
+    """The configuration in force in this processor. ``message``: the ``start`` message. Raises ConfigError: certificates cannot be used, or an
+    endpoint has no address.
     """
 
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
@@ -104,13 +86,13 @@ class Settings:
         places = message.get("cells")
         brokers = {name: [each["id"] for each in row["brokers"]] for name, row in (message.get("brokers") or {}).items()}
         layout = CellLayout.of(config, brokers) if places is None else _layout(places)
-        self.pool: Final = pool
-        self.counters: Final = Counters([], [])
+        self.pool: Final = pool  # the memory pool of this processor, with the size of its share
+        self.counters: Final = Counters([], [])  # of all listeners and upstreams
         start = cast(Change, {name: message[name] for name in ("endpoints", "stores", "brokers") if name in message})
-        self.in_force: InForce = InForce(None, config, start, layout, pool, self.counters.loop)
+        self.in_force: InForce = InForce(None, config, start, layout, pool, self.counters.loop)  # all that follows from the configuration
         collections.deque(self.in_force.build(), maxlen=0)  # all of it
-        self.routes: dict[str, Route] = {}
-        self.leaving: set[str] = set()
+        self.routes: dict[str, Route] = {}  # by listener, for new connections
+        self.leaving: set[str] = set()  # of these listeners, those that are not configured any more: their connections are drained
         self._replaced: list[_Replaced] = []
         self._preparing: int | None = None
         self._prepared: _Prepared | None = None
@@ -130,7 +112,6 @@ class Settings:
 
     @property
     def config(self) -> model.ProxyConfig:
-        """The configuration in force."""
         return self.in_force.config
 
     @property
@@ -160,7 +141,6 @@ class Settings:
         self._report_all()
 
     def attach_cells(self, publisher: Publisher) -> None:
-        """Set what publishes the counters."""
         self._publisher = publisher
 
     def _report_all(self) -> None:
@@ -204,10 +184,8 @@ class Settings:
     # Changes.
 
     def prepare(self, change_id: int, asked: dict[str, Any]) -> Generator[None, None, None]:
-        """Make what a change needs, in pieces of about a millisecond, and keep it. If the generator is closed before its end, nothing is kept.
-
-        Raises:
-            ChangeError: it is impossible, and is not kept.
+        """Make what a change needs, in pieces of about a millisecond, and keep it. If the generator is closed before its end, nothing is kept. Raises
+        ChangeError: it is impossible, and is not kept.
         """
         other = self._preparing if self._prepared is None else self._prepared.number
         if other is not None:
@@ -248,7 +226,6 @@ class Settings:
         return _Prepared(change_id, change, fresh, rules, limits, standing, mapping)
 
     def _limits(self, config: model.ProxyConfig) -> LimitsInForce | None:
-        """The quotas, if they are other ones."""
         was = self.config
         if config.limits == was.limits and [(each.name, each.limits) for each in config.listeners] == [
             (each.name, each.limits) for each in was.listeners
@@ -366,7 +343,6 @@ class Settings:
         return [*self.in_force.refusals.values(), *(each.refusals for each in self._replaced if each.refusals is not None)]
 
     def _routes(self, listener: str) -> list[Route]:
-        """The routes of a listener's connections."""
         return [self.routes[listener], *(each.route for each in self._replaced if each.route.listener == listener)]
 
     def _put_upstream(self, name: str, fresh: InForce, before: InForce | None) -> None:
@@ -392,7 +368,6 @@ class Settings:
                     self._retirement.gained(route.listener)
 
     def _users(self, upstream: str, fresh: InForce) -> list[tuple[Route, model.ListenerConfig, model.UpstreamConfig]]:
-        """The routes to an upstream, and what they were made of."""
         config = fresh.upstream_configs[upstream]
         found = [(fresh.routes[item.name], item, config) for item in fresh.config.listeners if item.upstream == upstream]
         return found + [
@@ -466,3 +441,16 @@ def _check_sizes(config: model.ProxyConfig, share: int) -> None:
     answer = model.largest_whole(config)[1]
     if answer > share:
         raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
+
+
+def standing_of(rows: list[StandingRow]) -> list[Standing]:
+    """The actions of rows, in order. Raises ValueError: a network that is not valid; control has looked."""
+    return [
+        Standing(row["number"], row["verb"], row["reason"], row["request_rate"], row["response_rate"], [*map(_condition, row["conditions"])])
+        for row in rows
+    ]
+
+
+def _condition(row: ConditionRow) -> Condition:
+    matches = address_matcher(row["value"]) if row["field"] == "address" else text_matcher(row["value"])
+    return Condition(row["field"], matches, negated=row["negated"])

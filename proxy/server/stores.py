@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from framegate.proxy.network.tls_context import ServerStore
 
-__all__ = ["SESSION_NS", "MadeStore", "Stores"]
-
 SESSION_NS: Final = 7200 * 1_000_000_000
 """For how long clients with certificates may resume sessions. OpenSSL has the same limit for each session, but resuming in TLS 1.3 makes a new one.
 """
@@ -28,29 +26,19 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CER
 
 
 class MadeStore(NamedTuple):
-    """A store with its contexts.
-
-    Attributes:
-        context: of an upstream, or of a listener for hosts without a certificate of their own.
-        server: all contexts of a listener; None: it is an upstream's.
-        shown_by: the fingerprints of certificates of named hosts, by context.
-    """
+    """A store with its contexts."""
 
     store: Store
-    context: "ssl.SSLContext"
-    server: "ServerStore | None" = None
+    context: "ssl.SSLContext"  # of an upstream, or of a listener for hosts without a certificate of their own
+    server: "ServerStore | None" = None  # all contexts of a listener; None: it is an upstream's
+    # the fingerprints of certificates of named hosts, by context
     shown_by: "Mapping[ssl.SSLContext, str]" = {}  # noqa: RUF012
 
 
 class Stores:
-    """All stores of a processor, by owner.
-
-    Args:
-        row: from control: those that are new; None: there are none, or at the start: the files are read from the disk.
-        before: the stores before; those with the same section and number are used again.
-
-    Raises:
-        ConfigError: one of them cannot be used, or its owner does not exist.
+    """All stores of a processor, by owner. ``row``: from control: those that are new; None: there are none, or at the start: the files are read from
+    the disk. ``before``: the stores before; those with the same section and number are used again. Raises ConfigError: one of them cannot be used, or
+    its owner does not exist.
     """
 
     def __init__(self, config: ProxyConfig, row: StoresRow | None, before: "Stores | None" = None) -> None:
@@ -79,7 +67,6 @@ class Stores:
         return section.tls, isinstance(section, ListenerConfig) and section.brokers is not None and bool(section.brokers.hosts)
 
     def number(self, owner: str) -> int:
-        """The number of a store."""
         return self._in_force[owner].store.number
 
     def changed(self, before: "Stores") -> set[str]:
@@ -92,7 +79,6 @@ class Stores:
 
     @property
     def verifies(self) -> bool:
-        """Whether a listener verifies its clients."""
         return any(map(_verifies, self._in_force.values()))
 
     def put(self, made: dict[str, MadeStore]) -> None:

@@ -9,22 +9,12 @@ from framegate.proxy.config.sasl import Login as LoginConfig
 from framegate.proxy.config.sasl import UpstreamSasl, logins_of
 from framegate.proxy.relay.login import Login, Logins
 
-__all__ = ["UpstreamLogins"]
-
 _RULE: Final = "RULE:"
 
 
 class UpstreamLogins(Logins):
-    """The logins to one upstream, shared by the listeners that use it.
-
-    Args:
-        upstream: its name.
-        sasl: its configuration.
-        source: for passwords and tokens.
-        count: called with the result of each login.
-
-    Raises:
-        RuleError: a rule for principals cannot be read (control has validated it).
+    """The logins to one upstream, shared by the listeners that use it. Raises RuleError: a rule for principals cannot be read (control has validated
+    it).
     """
 
     def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource, count: Count = lambda mechanism, error: None) -> None:

@@ -20,7 +20,6 @@ import answers
 import certificates
 import cpu
 import figures
-import flooding
 import guard
 import handshakes
 import hostages
@@ -53,7 +52,6 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "logins": logins.run,
     "certificates": certificates.run,
     "control": steering.run,
-    "flood": flooding.run,
     "start": starting.run,
 }
 WIDTH_OF_A_LOG = 160

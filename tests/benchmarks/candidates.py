@@ -16,8 +16,7 @@ from processes import Process, free_port, wait_for_port
 from shapes import Load
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
-"""Connections that every candidate is set up for: two descriptors each, and some spare ones."""
+MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)  # Connections that every candidate is set up for: two descriptors each, and some spare ones
 
 
 class UnavailableError(Exception):
@@ -26,20 +25,13 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where candidates run.
+    """Where candidates run."""
 
-    Attributes:
-        folder: for configuration and output.
-        cache: kept between runs: compiled programs, Envoy.
-        cores: to which candidates are pinned.
-        certificate: of every server.
-        echo_port, echo_tls_port: of the upstreams that speak plaintext and TLS.
-    """
-
-    folder: Path
-    cache: Path
-    cores: tuple[int, ...]
-    certificate: native.Certificate
+    folder: Path  # for configuration and output
+    cache: Path  # kept between runs: compiled programs, Envoy
+    cores: tuple[int, ...]  # to which candidates are pinned
+    certificate: native.Certificate  # of every server
+    # echo_port, echo_tls_port: of the upstreams that speak plaintext and TLS
     echo_port: int
     echo_tls_port: int
 
@@ -84,7 +76,6 @@ class Candidate(abc.ABC):
         return None
 
     def stop(self) -> None:
-        """End it."""
         self.process.stop()
 
     def _file(self, suffix: str, text: str) -> Path:
@@ -251,9 +242,8 @@ def _envoy_address(port: int) -> dict[str, object]:
 
 
 class Framegate(Candidate):
-    """`framegate serve` with one processor and its defaults: size limit, memory pool, counters, stall and idle times are on.
-
-    Its counters are compared with the load generator's after every round, so that every frame of a figure was counted.
+    """`framegate serve` with one processor and its defaults: size limit, memory pool, counters, stall and idle times are on. Its counters are
+    compared with the load generator's after every round, so that every frame of a figure was counted.
     """
 
     name = "framegate"
@@ -311,7 +301,6 @@ class Framegate(Candidate):
         self._metrics = str(row["prometheus"])
 
     def metrics(self) -> str:
-        """All of them, as Prometheus gets them."""
         page: bytes = urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5).read()
         return page.decode()
 

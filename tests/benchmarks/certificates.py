@@ -23,27 +23,18 @@ MOST_RATIO = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One candidate; resident MiB of all its processes.
-
-    Attributes:
-        before: at start.
-        held: with all connections open.
-        swapped: when the certificate was replaced while they were open.
-        gone: when these were closed, so that no connection uses the old certificate.
-        held_new: with as many on the new one.
-    """
+    """One candidate; resident MiB of all its processes."""
 
     candidate: str
     connections: int
-    before: float
-    held: float
-    swapped: float
-    gone: float
-    held_new: float
+    before: float  # at start
+    held: float  # with all connections open
+    swapped: float  # when the certificate was replaced while they were open
+    gone: float  # when these were closed, so that no connection uses the old certificate
+    held_new: float  # with as many on the new one
 
     @property
     def kib(self) -> float:
-        """Of each connection."""
         return (self.held - self.before) * KIB / self.connections
 
     @property

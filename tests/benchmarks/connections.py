@@ -14,30 +14,21 @@ from processes import VoidRoundError, event, load_command, measured, started
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """One round of opening and closing.
+    """One round of opening and closing."""
 
-    Attributes:
-        candidate, kind: names; the kind is that of the handshake.
-        number: of the round, from 0.
-        connections: opened, used for one frame, and closed on both sides while it was measured.
-        seconds: how long it was measured.
-        cpu_us: processor time of every process of the candidate, per connection.
-        busy: share of its core that the candidate used.
-        p50_us, p99_us, max_us: of the time from connect to the first byte back.
-        resumed: share of the handshakes offered for resumption that were resumed.
-    """
-
+    # candidate, kind: names; the kind is that of the handshake
     candidate: str
     kind: str
-    number: int
-    connections: int
-    seconds: float
-    cpu_us: float
-    busy: float
+    number: int  # of the round, from 0
+    connections: int  # opened, used for one frame, and closed on both sides while it was measured
+    seconds: float  # how long it was measured
+    cpu_us: float  # processor time of every process of the candidate, per connection
+    busy: float  # share of its core that the candidate used
+    # p50_us, p99_us, max_us: of the time from connect to the first byte back
     p50_us: float
     p99_us: float
     max_us: float
-    resumed: float
+    resumed: float  # share of the handshakes offered for resumption that were resumed
 
 
 class Held:
@@ -57,16 +48,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """The program that opens connections.
+    """The program that opens connections."""
 
-    Attributes:
-        program: compiled.
-        core: where it runs.
-        warm_up, seconds: of a round of churn.
-    """
-
-    program: Path
-    core: int
+    program: Path  # compiled
+    core: int  # where it runs
+    # warm_up, seconds: of a round of churn
     warm_up: float
     seconds: float
 
@@ -79,8 +65,7 @@ class Opener:
             number: of the round.
             tls: with a TLS 1.3 handshake; `resume`: that offers the ticket of the one before.
 
-        Raises:
-            VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
+        Raises VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
         """
         options, flags = {"warm_up": self.warm_up, "seconds": self.seconds, "slots": 32}, ["--tls"] * tls + ["--resume"] * resume
         before = candidate.frames()

@@ -19,10 +19,8 @@ REFERENCE = "c-relay"
 
 
 def run(stage: Stage, loads: Sequence[Load], rounds: list[Round], *, latency: bool) -> None:
-    """Measure every load in turn; the rounds are added to `rounds`.
-
-    Raises:
-        VoidRoundError: a round of some load was void; the other loads were measured all the same.
+    """Measure every load in turn; the rounds are added to `rounds`. Raises VoidRoundError: a round of some load was void; the other loads were
+    measured all the same.
     """
     failures = []
     for load in loads:
@@ -50,10 +48,8 @@ def _measure(stage: Stage, load: Load, rounds: list[Round], *, latency: bool) ->
 
 
 def _half_load(stage: Stage, load: Load, candidates: Sequence[Candidate], rows: Sequence[Round]) -> float:
-    """Frames per second that keep the slowest candidate's core half busy.
-
-    Half of its rate in the closed loop would be too much where that loop keeps several frames in flight: there they travel together, and in the open
-    loop one by one, each with its own system calls.
+    """Frames per second that keep the slowest candidate's core half busy. Half of its rate in the closed loop would be too much where that loop keeps
+    several frames in flight: there they travel together, and in the open loop one by one, each with its own system calls.
     """
     summaries = report.summarize(rows)
     speed = {candidate: summaries[load.protocol, load.shape.name, candidate.name].frames_per_second for candidate in candidates}

@@ -15,63 +15,38 @@ from stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What clients ask for.
-
-    Attributes:
-        answer: bytes of an answer's body; 0: the request comes back.
-        connections, in_flight: of the latter on each of the former.
-        request: bytes of a request's body.
-        count: answers on each connection; 0: as many as there are in `seconds`, after `warm_up`.
-        read_rate: bytes per second and connection that are read; 0: all that comes.
-        per_second: requests that fall due each second, whether answers came or not; 0: the next one goes when an answer came.
-        patience: seconds without a byte (open loop: after the end) until the clients give up.
-        tls: towards the candidate.
-        segment: bytes of a TCP segment; 0: loopback's own.
-    """
-
-    answer: int
+    answer: int  # bytes of an answer's body; 0: the request comes back
+    # connections, in_flight: of the latter on each of the former
     connections: int = 1
     in_flight: int = 1
-    request: int = 24
-    count: int = 0
+    request: int = 24  # bytes of a request's body
+    count: int = 0  # answers on each connection; 0: as many as there are in `seconds`, after `warm_up`
     warm_up: float = 0.4
     seconds: float = 1.5
-    read_rate: float = 0
-    per_second: float = 0
-    patience: float = 20
-    tls: bool = False
-    segment: int = 0
+    read_rate: float = 0  # bytes per second and connection that are read; 0: all that comes
+    per_second: float = 0  # requests that fall due each second, whether answers came or not; 0: the next one goes when an answer came
+    patience: float = 20  # seconds without a byte (open loop: after the end) until the clients give up
+    tls: bool = False  # towards the candidate
+    segment: int = 0  # bytes of a TCP segment; 0: loopback's own
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result.
-
-    Attributes:
-        candidate: its name.
-        answers: whole ones, compared, in the time that was measured.
-        missing: requests of an open loop that were due and had no answer when the clients gave up; they are in the times below.
-        seconds: that were measured.
-        cpu_us: processor time of every process of the candidate, per answer.
-        busy: share of its core that the candidate used.
-        first_p50_us, first_p99_us, first_max_us: from the upstream's first byte of an answer to the client's.
-        whole_p50_us, whole_p99_us, whole_max_us: from a request's start (open loop: when it was due) to the last byte of its answer.
-        opening_ms: until all connections were open, handshakes included.
-    """
-
-    candidate: str
-    answers: int
-    missing: int
-    seconds: float
-    cpu_us: float
-    busy: float
+    candidate: str  # its name
+    answers: int  # whole ones, compared, in the time that was measured
+    missing: int  # requests of an open loop that were due and had no answer when the clients gave up; they are in the times below
+    seconds: float  # that were measured
+    cpu_us: float  # processor time of every process of the candidate, per answer
+    busy: float  # share of its core that the candidate used
+    # first_p50_us, first_p99_us, first_max_us: from the upstream's first byte of an answer to the client's
     first_p50_us: float
     first_p99_us: float
     first_max_us: float
+    # whole_p50_us, whole_p99_us, whole_max_us: from a request's start (open loop: when it was due) to the last byte of its answer
     whole_p50_us: float
     whole_p99_us: float
     whole_max_us: float
-    opening_ms: float
+    opening_ms: float  # until all connections were open, handshakes included
 
 
 @contextmanager
@@ -98,10 +73,8 @@ class Asking:
         self._cpu_ns, self._wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
 
     def finish(self) -> tuple[Fetched, int]:
-        """Wait for the rest: what came, and how many requests went.
-
-        Raises:
-            VoidRoundError: an answer came changed or not at all, or a connection was closed.
+        """Wait for the rest: what came, and how many requests went. Raises VoidRoundError: an answer came changed or not at all, or a connection was
+        closed.
         """
         measured = event(self._process, "measured")
         cpu_ns, wall_ns = self._candidate.process.cpu_ns() - self._cpu_ns, time.monotonic_ns() - self._wall_ns
@@ -124,7 +97,6 @@ class Asking:
 
 @contextmanager
 def asking(stage: Stage, candidate: Candidate, ask: Ask) -> Iterator[Asking]:
-    """Clients that ask a candidate from now on."""
     program = native.build("fetch", stage.place.cache)
     options = asdict(ask)
     flags = ["--tls"] * bool(options.pop("tls"))
@@ -143,10 +115,8 @@ def attempt(stage: Stage, candidate: Candidate, ask: Ask) -> tuple[Fetched | Non
 
 
 def fetch(stage: Stage, candidate: Candidate, ask: Ask) -> Fetched:
-    """Run clients that are the only ones of a candidate, so that its own counters must agree with what they sent.
-
-    Raises:
-        VoidRoundError: an answer came changed or not at all, a connection was closed, or a frame was not counted.
+    """Run clients that are the only ones of a candidate, so that its own counters must agree with what they sent. Raises VoidRoundError: an answer
+    came changed or not at all, a connection was closed, or a frame was not counted.
     """
     before = candidate.frames()
     with asking(stage, candidate, ask) as clients:

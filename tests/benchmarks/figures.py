@@ -14,29 +14,18 @@ COLUMNS = ("what", "goal", "framegate", "best peer", "÷ best peer", "")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One promise, judged.
+    """One promise, judged."""
 
-    Attributes:
-        what: is measured.
-        goal: in words.
-        value: framegate's, in `unit`; the lower the better. None: there is none, `note` says why.
-        unit: of the value.
-        peers: the others' values, by name, as far as they can do the same.
-        met: whether the goal is.
-        note: what a reader must know besides.
-    """
-
-    what: str
-    goal: str
-    value: float | None
-    unit: str
-    peers: dict[str, float]
-    met: bool
-    note: str = ""
+    what: str  # is measured
+    goal: str  # in words
+    value: float | None  # framegate's, in `unit`; the lower the better. None: there is none, `note` says why.
+    unit: str  # of the value
+    peers: dict[str, float]  # the others' values, by name, as far as they can do the same
+    met: bool  # whether the goal is
+    note: str = ""  # what a reader must know besides
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The best peer and its value."""
         name = min(self.peers, key=lambda name: self.peers[name], default=None)
         return None if name is None else (name, self.peers[name])
 

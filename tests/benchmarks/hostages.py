@@ -25,27 +25,15 @@ PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Siege:
-    """One setting.
-
-    Attributes:
-        framegate: the variant of framegate.
-        words: for tables.
-        announce: bytes of the frames that hostages begin: framegate's limit.
-        good: what the good client does.
-        peers: who is measured beside.
-        tls: towards clients.
-        goal: in words; `most_ms` of the percentile `key` (of Fetched) is the bound.
-    """
-
-    framegate: str
-    words: str
-    announce: int
-    good: Ask
-    peers: tuple[str, ...]
-    goal: str
+    framegate: str  # the variant of framegate
+    words: str  # for tables
+    announce: int  # bytes of the frames that hostages begin: framegate's limit
+    good: Ask  # what the good client does
+    peers: tuple[str, ...]  # who is measured beside
+    goal: str  # in words; `most_ms` of the percentile `key` (of Fetched) is the bound
     key: str
     most_ms: float
-    tls: bool = False
+    tls: bool = False  # towards clients
 
 
 GOOD = Ask(0, request=100, connections=10, per_second=1_000, warm_up=1, seconds=10, patience=PATIENCE_SECONDS)

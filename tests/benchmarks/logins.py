@@ -24,11 +24,9 @@ LOGINS_PER_SECOND = 500
 SECONDS = 60.0
 QUICK_SECONDS = 6.0
 WARM_UP_SECONDS = 1.0
-LEAD_SECONDS = 1.0
-"""The storm begins so much earlier than the good client, and ends so much later."""
+LEAD_SECONDS = 1.0  # the storm begins so much earlier than the good client, and ends so much later
 MOST_RATIO = 2.0
-MOST_DRIFT = 2.0
-"""Between the p99 of the two quiet rounds: where they differ by more, it is the machine that was measured."""
+MOST_DRIFT = 2.0  # between the p99 of the two quiet rounds: where they differ by more, it is the machine that was measured
 GOOD = Ask(0, request=100, connections=10, per_second=1_000, warm_up=WARM_UP_SECONDS, patience=10)
 
 
@@ -40,22 +38,14 @@ must be refused; its p99 is not judged."""
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The logins that fell due in the measured time; milliseconds from when one was due to its first frame back.
-
-    Attributes:
-        through: accepted, and the frame echoed.
-        refused: with an answer.
-        closed: without an answer.
-        missing: neither, when the program gave up.
-        late: that could not begin when they were due.
-    """
+    """The logins that fell due in the measured time; milliseconds from when one was due to its first frame back."""
 
     due: int
-    through: int
-    refused: int
-    closed: int
-    missing: int
-    late: int
+    through: int  # accepted, and the frame echoed
+    refused: int  # with an answer
+    closed: int  # without an answer
+    missing: int  # neither, when the program gave up
+    late: int  # that could not begin when they were due
     seconds: float
     p50_ms: float
     p99_ms: float
@@ -103,9 +93,8 @@ def run(stage: Stage) -> dict[str, object]:
 
 @contextmanager
 def storming(stage: Stage, port: int, user: str, password: str, *, mechanism: str, rate: float, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """A storm of logins from now on; its events are `measuring`, `measured` and `done`.
-
-    It has the lowest priority on its core, so that good client and upstream wait for the candidate, not for the storm's own work.
+    """A storm of logins from now on; its events are `measuring`, `measured` and `done`. It has the lowest priority on its core, so that good client
+    and upstream wait for the candidate, not for the storm's own work.
     """
     program = native.build("logins", stage.place.cache)
     options: dict[str, object] = {"user": user, "password": password, "mechanism": mechanism}

@@ -13,28 +13,17 @@ OPEN_LOOP_QUEUE_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Round:
-    """What one round gave.
-
-    Attributes:
-        candidate, protocol, shape: names.
-        number: of the round, from 0.
-        rate: frames offered per second; 0 for the closed loop.
-        frames: whole frames that came back, checked, while it was measured.
-        seconds: how long it was measured.
-        cpu_us_per_frame: processor time of every process of the candidate, per echoed frame.
-        busy: share of its core that the candidate used.
-        p50_us, p99_us, p999_us, max_us: of the time from due (closed loop: sent) to back.
-    """
-
+    # candidate, protocol, shape: names
     candidate: str
     protocol: str
     shape: str
-    number: int
-    rate: float
-    frames: int
-    seconds: float
-    cpu_us_per_frame: float
-    busy: float
+    number: int  # of the round, from 0
+    rate: float  # frames offered per second; 0 for the closed loop
+    frames: int  # whole frames that came back, checked, while it was measured
+    seconds: float  # how long it was measured
+    cpu_us_per_frame: float  # processor time of every process of the candidate, per echoed frame
+    busy: float  # share of its core that the candidate used
+    # p50_us, p99_us, p999_us, max_us: of the time from due (closed loop: sent) to back
     p50_us: float
     p99_us: float
     p999_us: float
@@ -42,32 +31,18 @@ class Round:
 
     @property
     def frames_per_second(self) -> float:
-        """Throughput."""
         return self.frames / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The load generator.
-
-    Attributes:
-        program: the compiled C program.
-        core: where it runs.
-        warm_up: seconds before frames count.
-        seconds: in which they count.
-    """
-
-    program: Path
-    core: int
-    warm_up: float
-    seconds: float
+    program: Path  # the compiled C program
+    core: int  # where it runs
+    warm_up: float  # seconds before frames count
+    seconds: float  # in which they count
 
     def run(self, candidate: Candidate, load: Load, number: int, rate: float = 0.0) -> Round:
-        """Drive one candidate for one round.
-
-        Raises:
-            VoidRoundError: the generator found a difference, or the candidate's own counters disagree.
-        """
+        """Drive one candidate for one round. Raises VoidRoundError: the generator found a difference, or the candidate's own counters disagree."""
         shape = load.shape
         in_flight = shape.in_flight if rate == 0 else max(shape.in_flight, OPEN_LOOP_QUEUE_BYTES // (shape.size + 4) // shape.connections)
         options = {"size": shape.size, "connections": shape.connections, "in_flight": in_flight}
@@ -85,11 +60,7 @@ class Generator:
 
 
 def compare_counters(candidate: Candidate, before: int | None, sent: int) -> None:
-    """Compare the candidate's counters, if it has some, with what was sent. They may be a moment late.
-
-    Raises:
-        VoidRoundError: they are not exact.
-    """
+    """Compare the candidate's counters, if it has some, with what was sent. They may be a moment late. Raises VoidRoundError: they are not exact."""
     if before is None:
         return
     deadline = time.monotonic() + 2

@@ -17,11 +17,7 @@ FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra")
 
 
 def build(name: str, cache: Path) -> Path:
-    """The program `native/<name>.c`, compiled.
-
-    Raises:
-        RuntimeError: it does not compile; the compiler's words are in the message.
-    """
+    """The program `native/<name>.c`, compiled. Raises RuntimeError: it does not compile; the compiler's words are in the message."""
     sources = [SOURCES / f"{name}.c", *sorted(SOURCES.glob("*.h"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + " ".join(FLAGS).encode()).hexdigest()[:12]
     program = cache / f"{name}-{digest}"

@@ -19,30 +19,19 @@ TIGHT, WIDE, READERS = "framegate-32m", "framegate-1g", "framegate-slow"
 ROUNDS = 3
 MOST_RATIO = 1.1
 POOL_MIB = 32.0
-LARGEST_MIB = {TIGHT: 16.0, WIDE: 16.0, READERS: 2.0}
-"""The largest frame that the candidate's listener passes whole: its limit."""
+LARGEST_MIB = {TIGHT: 16.0, WIDE: 16.0, READERS: 2.0}  # the largest frame that the candidate's listener passes whole: its limit
 ONE_READ_MIB = 0.25
-PIECES = 1.25
-"""Bytes in memory for each byte booked, at most (proxy/network/MEMORY.md)."""
+PIECES = 1.25  # bytes in memory for each byte booked, at most (proxy/network/MEMORY.md)
 SLOW_PEERS = ("haproxy",)
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One run.
-
-    Attributes:
-        candidate: its name.
-        seconds: until everything had come back; 0 when it did not, and `failed` says why.
-        resident: MiB above idle at the peak.
-        beside_ms: the longest round trip of what passed beside; 0 when nothing did.
-    """
-
-    candidate: str
-    seconds: float
+    candidate: str  # its name
+    seconds: float  # until everything had come back; 0 when it did not, and `failed` says why
     failed: str
-    resident: float
-    beside_ms: float = 0.0
+    resident: float  # MiB above idle at the peak
+    beside_ms: float = 0.0  # the longest round trip of what passed beside; 0 when nothing did
 
 
 def small_pool_bound(candidate: str) -> float:

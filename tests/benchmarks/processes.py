@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 START_SECONDS = 20.0
 SAMPLE_SECONDS = 0.05
-FORGET_PEAK = "5"
-"""Written to clear_refs: the kernel's own mark of the highest resident size begins anew."""
+FORGET_PEAK = "5"  # Written to clear_refs: the kernel's own mark of the highest resident size begins anew
 
 
 def free_port() -> int:
@@ -75,7 +74,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the program itself."""
         return self._process.pid
 
     def words(self) -> str:
@@ -135,7 +133,6 @@ class Process:
         return result
 
     def total_memory(self) -> Memory:
-        """Of the whole tree."""
         found = self.memory().values()
         return Memory(sum(item.rss for item in found), sum(item.pss for item in found))
 
@@ -156,15 +153,10 @@ class Process:
 
 @dataclass(slots=True)
 class Peak:
-    """MiB of all processes of a candidate together; known when watching ends.
+    """MiB of all processes of a candidate together; known when watching ends."""
 
-    Attributes:
-        resident: the sum of the highest resident sizes by the kernel's own mark: at least what was resident at any moment.
-        proportional: the highest of proportional sizes (what processes share counts once), looked at twenty times a second.
-    """
-
-    resident: float = 0.0
-    proportional: float = 0.0
+    resident: float = 0.0  # the sum of the highest resident sizes by the kernel's own mark: at least what was resident at any moment
+    proportional: float = 0.0  # the highest of proportional sizes (what processes share counts once), looked at twenty times a second
 
 
 @contextlib.contextmanager

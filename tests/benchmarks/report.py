@@ -34,8 +34,7 @@ class Summary:
     p999_us: float
 
 
-Summaries = Mapping[tuple[str, str, str], Summary]
-"""By protocol, shape and candidate."""
+Summaries = Mapping[tuple[str, str, str], Summary]  # by protocol, shape and candidate
 
 
 def summarize(rounds: Sequence[Round]) -> dict[tuple[str, str, str], Summary]:

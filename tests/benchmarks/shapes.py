@@ -7,19 +7,12 @@ UNITS = ((1 << 20, "MB"), (1 << 10, "KiB"), (1000, "KB"))
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One kind of traffic.
+    """One kind of traffic."""
 
-    Attributes:
-        name: as `--shapes` takes it.
-        size: bytes of a frame's body; its header is 4 bytes more.
-        in_flight: frames that each connection keeps under way.
-        connections: how many.
-    """
-
-    name: str
-    size: int
-    in_flight: int
-    connections: int
+    name: str  # as `--shapes` takes it
+    size: int  # bytes of a frame's body; its header is 4 bytes more
+    in_flight: int  # frames that each connection keeps under way
+    connections: int  # how many
 
     @property
     def title(self) -> str:
@@ -39,16 +32,11 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A shape over a protocol.
-
-    Attributes:
-        downstream_tls: clients speak TLS 1.3 to the candidate.
-        upstream_tls: the candidate speaks TLS 1.3 to the echo server.
-    """
+    """A shape over a protocol."""
 
     shape: Shape
-    downstream_tls: bool = False
-    upstream_tls: bool = False
+    downstream_tls: bool = False  # clients speak TLS 1.3 to the candidate
+    upstream_tls: bool = False  # the candidate speaks TLS 1.3 to the echo server
 
     @property
     def protocol(self) -> str:
@@ -57,16 +45,11 @@ class Load:
 
     @property
     def title(self) -> str:
-        """For tables."""
         return f"{self.protocol} {self.shape.title}"
 
 
 def chosen(names: str, protocols: str) -> list[Load]:
-    """The loads of a command line: names of shapes and of protocols, separated by commas.
-
-    Raises:
-        ValueError: a name that is not known.
-    """
+    """The loads of a command line: names of shapes and of protocols, separated by commas. Raises ValueError: a name that is not known."""
     known = {shape.name: shape for shape in SHAPES}
     tls = {"plain": (False, False), "tls": (True, False), "tls-both": (True, True)}
     for name in (*names.split(","), *protocols.split(",")):

@@ -23,30 +23,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of the bench.
-
-    Attributes:
-        place: where candidates run.
-        rsa: a certificate with an RSA key; the place's own has an ECDSA one.
-        cores: that the bench may use.
-        echo_core: of the servers behind the candidates.
-        generator, opener: make the load.
-        names: of the candidates asked for that can run here.
-        rounds: of the parts that compare processor time.
-        console: for tables.
-        quick: shorter, smaller, less exact.
-    """
-
-    place: Place
-    rsa: native.Certificate
-    cores: tuple[int, ...]
-    echo_core: int
+    place: Place  # where candidates run
+    rsa: native.Certificate  # a certificate with an RSA key; the place's own has an ECDSA one
+    cores: tuple[int, ...]  # that the bench may use
+    echo_core: int  # of the servers behind the candidates
+    # generator, opener: make the load
     generator: Generator
     opener: Opener
-    names: tuple[str, ...]
-    rounds: int
-    console: Console
-    quick: bool = False
+    names: tuple[str, ...]  # of the candidates asked for that can run here
+    rounds: int  # of the parts that compare processor time
+    console: Console  # for tables
+    quick: bool = False  # shorter, smaller, less exact
 
     def say(self, text: str) -> None:
         """Print a line beside the tables."""

@@ -51,12 +51,10 @@ class Control:
                 return count
 
     def set_limit(self, listener: str, size: int) -> None:
-        """maxReceiveSize of a listener."""
         limit = limit_service_pb2.Limit(listener=listener, max_receive_size_bytes=size)
         self._limits.UpdateLimit(limit_service_pb2.UpdateLimitRequest(limit=limit), timeout=SECONDS)
 
     def set_pool(self, size: int) -> None:
-        """The size of the memory pool."""
         pool = pool_service_pb2.MemoryPool(size_bytes=size)
         self._pools.UpdateMemoryPool(pool_service_pb2.UpdateMemoryPoolRequest(memory_pool=pool), timeout=SECONDS)
 
@@ -68,6 +66,5 @@ class Control:
 
 @contextmanager
 def control(candidate: Framegate) -> Iterator[Control]:
-    """The control plane of a framegate that runs."""
     with grpc.insecure_channel(candidate.admin) as channel:
         yield Control(channel)

@@ -35,16 +35,12 @@ class Action:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one action: how long each call took, and the traffic meanwhile.
-
-    Attributes:
-        long_loops: turns of the processor's loop that took longer than `PAUSE_BOUND_S`, by the processor's own counters.
-    """
+    """The result of one action: how long each call took, and the traffic meanwhile."""
 
     action: str
     calls_ms: list[float] = field(default_factory=list)
     traffic: list[Round] = field(default_factory=list)
-    long_loops: int = 0
+    long_loops: int = 0  # turns of the processor's loop that took longer than `PAUSE_BOUND_S`, by the processor's own counters
 
 
 def _limit(plane: Control, number: int) -> None:

@@ -10,8 +10,7 @@ from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Plac
 from processes import VoidRoundError
 from steered import control
 
-AUTHORITY = "authority"
-"""The name of the authority of clients' certificates; its file is beside the server's certificate."""
+AUTHORITY = "authority"  # the name of the authority of clients' certificates; its file is beside the server's certificate
 SETTINGS: dict[str, dict[str, object]] = {
     # hostages: a pool of 64 MiB, and of 4 MiB, the smallest for which there are promises
     "framegate-64m": {"pool": "64MiB", "limit": "60MiB"},
@@ -23,15 +22,6 @@ SETTINGS: dict[str, dict[str, object]] = {
     # control: a second listener, whose channels are steered while those of the first are measured
     "framegate-steered": {"more_listeners": ("idle",)},
 }
-
-
-class FramegateFlooded(Framegate):
-    """With a second socket of the API, whose callers have the lowest role."""
-
-    name = "framegate-flooded"
-
-    def configuration(self) -> dict[str, object]:
-        return {**super().configuration(), "admin": {"address": self.admin, "view": {"address": f"{self.admin}.view"}}}
 
 
 class FramegateLogins(Framegate):
@@ -61,7 +51,6 @@ class Mutual(Candidate):
 
     @property
     def authority(self) -> Path:
-        """The file of the authority."""
         return self.place.certificate.certificate.with_name(f"{AUTHORITY}.crt")
 
     @abc.abstractmethod
@@ -121,6 +110,6 @@ class HaProxyMutual(HaProxy, Mutual):
 
 
 CANDIDATES: dict[str, type[Candidate]] = {
-    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateFlooded, FramegateLogins, FramegateMutual)},
+    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual)},
     **{name: type(name, (Framegate,), {"name": name, **settings}) for name, settings in SETTINGS.items()},
 }

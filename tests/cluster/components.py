@@ -15,13 +15,10 @@ from typing import Final
 
 from tests.fakes.deploying import module
 
-__all__ = ["NEWEST", "OLDEST", "VERSION", "BuildError", "binaries", "build", "cache_directory", "install_packages", "missing"]
-
 KUBERNETES: Final = {"1.29": "1.29.15", "1.31": "1.31.14", "1.33": "1.33.4", "1.36": "1.36.3"}
 """The versions that can be run; sidecars are on by default from the first on."""
 OLDEST, *_, NEWEST = KUBERNETES
-VERSION: Final = "FRAMEGATE_KUBERNETES"
-"""The variable with one of them; without it the newest is run."""
+VERSION: Final = "FRAMEGATE_KUBERNETES"  # the variable with one of them; without it the newest is run
 CONTAINERD: Final = "2.4.2"
 KUSTOMIZE: Final = "5.8.1"
 HELM: Final = "3.22.0"
@@ -37,8 +34,7 @@ _TYPES: Final = {
     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1": ("pkg/apis/monitoring", "v0.95.2"),
     "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1": ("cert-manager/cert-manager", "v1.21.2"),
     "sigs.k8s.io/controller-tools/cmd/controller-gen": ("controller-tools", "v0.23.0"),
-}
-"""Packages with types of custom resources, of which the last one writes their definitions; the end of each module's path, and its version."""
+}  # Packages with types of custom resources, of which the last one writes their definitions; the end of each module's path, and its version
 _PAUSE: Final = """\
 package main
 
@@ -63,12 +59,10 @@ _PROGRAMS: Final = {
     "unshare": "util-linux",
     "openssl": "openssl",
     "buildah": "buildah",
-}
-"""Debian's packages by the program that each brings; the CNI plugins and etcd are found by their files."""
+}  # Debian's packages by the program that each brings; the CNI plugins and etcd are found by their files
 _CNI: Final = Path("/usr/lib/cni/ptp")
 _programs: Final = module("programs")
-BuildError: Final = _programs.ProgramError
-"""A program could not be built; the message says which, and has the last lines of the compiler."""
+BuildError: Final = _programs.ProgramError  # a program could not be built; the message says which, and has the last lines of the compiler
 
 
 def _version() -> str:
@@ -130,13 +124,8 @@ def missing() -> list[str]:
 
 
 def build() -> Path:
-    """Build what is not in the cache yet, in one process at a time.
-
-    Returns:
-        The folder of the binaries.
-
-    Raises:
-        BuildError: Go or its modules failed; the log is ``build.log`` in the cache.
+    """Build what is not in the cache yet, in one process at a time. Returns: The folder of the binaries. Raises BuildError: Go or its modules failed;
+    the log is ``build.log`` in the cache.
     """
     if _unbuilt():
         for version in {NEWEST, _version()}:

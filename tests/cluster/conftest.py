@@ -39,7 +39,6 @@ def cluster() -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def node(cluster: ApiServer) -> Node:
-    """The node."""
     if not isinstance(cluster, Node):
         pytest.skip("needs a node")
     return cluster

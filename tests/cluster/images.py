@@ -13,10 +13,7 @@ from typing import Final
 from tests.cluster.components import binaries, cache_directory
 from tests.demo.broker import prepare
 
-__all__ = ["FRAMEGATE", "IMAGES", "KAFKA", "SPARK", "ImageError", "make"]
-
-IMAGES: Final = "FRAMEGATE_CLUSTER_IMAGES"
-"""The variable with the folder of the archives."""
+IMAGES: Final = "FRAMEGATE_CLUSTER_IMAGES"  # the variable with the folder of the archives
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _VERSION: Final = re.search(r'^version = "(.+)"', (_ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 FRAMEGATE: Final = f"localhost/framegate:{_VERSION}"
@@ -44,14 +41,8 @@ class ImageError(Exception):
 
 
 def make() -> Path:
-    """Make the images that have changed.
-
-    Returns:
-        The folder of the archives: one file for each image.
-
-    Raises:
-        ImageError: a step failed.
-        BrokerError: Kafka's jars could not be fetched.
+    """Make the images that have changed. Returns: The folder of the archives: one file for each image. Raises ImageError: a step failed; BrokerError:
+    Kafka's jars could not be fetched.
     """
     folder = cache_directory() / "images"
     folder.mkdir(parents=True, exist_ok=True)

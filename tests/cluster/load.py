@@ -14,8 +14,6 @@ from tests.cluster.node import wait_until
 from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, certificates, client_job, injected, last_line, service
 
-__all__ = ["Load", "Scene"]
-
 RATE = 300
 
 
@@ -28,35 +26,23 @@ class Scene:
         options: of ``framegate inject``.
         disk_mib: the size of the tap's disk; 0: that of this machine's.
         change: is applied to the manifest.
-
-    Attributes:
-        authority: of framegate's certificate.
-        pod: the broker's.
-        address: the pod's.
-        data: the folder of the broker's data, in this machine's view.
-        tap: the folder of the tap, likewise.
     """
 
     def __init__(
-        self,
-        room: Room,
-        configuration: str = CONFIGURATION,
-        *,
-        options: tuple[str, ...] = (),
-        disk_mib: int = 0,
-        change: Callable[[str], str] = str,
+        self, room: Room, configuration: str = CONFIGURATION, *, options: tuple[str, ...] = (), disk_mib: int = 0, change: Callable[[str], str] = str
     ) -> None:
         self.room = room
-        self.authority = certificates(room)
-        self.data = room.claim("data")
+        self.authority = certificates(room)  # of framegate's certificate
+        self.data = room.claim("data")  # the folder of the broker's data, in this machine's view
+        # the folder of the tap, likewise
         self.tap = room.volume("framegate-tap-kafka-0")  # the StatefulSet makes the claim
         if disk_mib:
             _mount(self.tap, disk_mib)
         documents = (broker("kafka:9093", claim="data"), service())
         claimed = ("--tap-claim", "framegate-tap", "--no-fs-group")  # the volume is 10001's already
         room.apply_text(change(injected(room, configuration, *documents, options=(*claimed, *options))))
-        self.pod = room.wait_ready("app=kafka")
-        self.address = room.address(self.pod)
+        self.pod = room.wait_ready("app=kafka")  # the broker's
+        self.address = room.address(self.pod)  # the pod's
 
     def application(self) -> processes.Life:
         """The present life of the broker's container."""
@@ -113,14 +99,8 @@ class Outcome:
 
 
 class Load:
-    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``.
-
-    Args:
-        scene: with the broker.
-        outbound: the producer has a framegate of its own, which speaks TLS for it and resolves the broker's name.
-
-    Attributes:
-        pod: the producer's.
+    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``. ``scene``: with the broker.
+    ``outbound``: the producer has a framegate of its own, which speaks TLS for it and resolves the broker's name.
     """
 
     def __init__(self, scene: Scene, *, outbound: bool = False) -> None:
@@ -134,7 +114,7 @@ class Load:
         else:
             self._room.apply(client_job("load", "produce", *words, "--ca", "/tls/ca.crt"))
         self._room.wait_ready("app=load")
-        self.pod = self._room.pod("app=load")
+        self.pod = self._room.pod("app=load")  # the producer's
         scene.wait_traffic(60.0)
 
     def end(self) -> Outcome:

@@ -12,13 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FOLDER", "groups", "run_apart"]
-
-FOLDER: Final = "FRAMEGATE_CLUSTER"
-"""The variable with the command's folder, whose name is its group's, too."""
+FOLDER: Final = "FRAMEGATE_CLUSTER"  # the variable with the command's folder, whose name is its group's, too
 LOCK: Final = "/run/lock/framegate-cluster"
-SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")
-"""The settings that the kubelet changes for the whole machine."""
+SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")  # the settings that the kubelet changes for the whole machine
 
 
 def groups(name: str) -> Iterator[Path]:
@@ -39,8 +35,7 @@ def run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Pa
         environment: its variables; the folder's is added.
         folder: for its files.
 
-    Returns:
-        Its exit code; 128 and the number when a signal ended it.
+    Returns: Its exit code; 128 and the number when a signal ended it.
     """
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -17,8 +17,6 @@ from tests.cluster.components import binaries
 from tests.cluster.machine import groups
 from tests.fakes.certificates import Authority
 
-__all__ = ["ApiServer", "ClusterError", "Node", "wait_until"]
-
 NODE: Final = "node0"
 NODE_ADDRESS: Final = "10.78.0.1"
 POD_SUBNET: Final = "10.77.0.0/24"
@@ -55,11 +53,7 @@ def _run(words: Sequence[str], *, given: str | None = None, timeout_s: float = _
 
 
 class ApiServer:
-    """etcd, kube-apiserver and the controllers: enough to check manifests, without a node.
-
-    Args:
-        folder: for data, certificates and logs.
-    """
+    """etcd, kube-apiserver and the controllers: enough to check manifests, without a node. ``folder``: for data, certificates and logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,7 +97,6 @@ class ApiServer:
         wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 
     def send_signal(self, name: str, number: int) -> None:
-        """Send a signal to one server."""
         self._servers[name].send_signal(number)
 
     def stop_server(self, name: str, number: int = signal.SIGTERM) -> None:
@@ -173,10 +166,8 @@ class ApiServer:
 
 
 class Node(ApiServer):
-    """The API server, and a node that runs pods.
-
-    Args:
-        folder: for data, certificates and logs; the name of the folder around it is that of the group of all processes of pods.
+    """The API server, and a node that runs pods. ``folder``: for data, certificates and logs; the name of the folder around it is that of the group
+    of all processes of pods.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -244,7 +235,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         self.start_dns()
 
     def start_dns(self) -> None:
-        """Start CoreDNS."""
         self.server("coredns", "coredns", "-conf", str(self.folder / "Corefile"))
 
     def _kubelet(self) -> None:
@@ -253,11 +243,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": NODE_ADDRESS,
-            "authentication": {
-                "anonymous": {"enabled": False},
-                "webhook": {"enabled": False},
-                "x509": {"clientCAFile": str(path / "cluster.crt")},
-            },
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}, "x509": {"clientCAFile": str(path / "cluster.crt")}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{path / 'containerd.sock'}",
             "cgroupDriver": "cgroupfs",

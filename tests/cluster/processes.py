@@ -6,28 +6,18 @@ from typing import Any
 
 from tests.cluster.room import Room
 
-__all__ = ["Life", "cgroup", "first", "life", "of_container", "status"]
-
 _PROC = Path("/proc")
 
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """One life of a container. Two are equal if the container did not end in between.
+    """One life of a container. Two are equal if the container did not end in between."""
 
-    Attributes:
-        container: its id; another one after each restart.
-        restarts: as the kubelet counts.
-        started: its start according to the kubelet.
-        pid: of its first process, in the node's view.
-        clock: the start of this process according to the kernel, in ticks since the machine's start.
-    """
-
-    container: str
-    restarts: int
-    started: str
-    pid: int
-    clock: int
+    container: str  # its id; another one after each restart
+    restarts: int  # as the kubelet counts
+    started: str  # its start according to the kubelet
+    pid: int  # of its first process, in the node's view
+    clock: int  # the start of this process according to the kernel, in ticks since the machine's start
 
 
 def life(room: Room, pod: str, container: str = "main") -> Life:

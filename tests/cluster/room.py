@@ -11,8 +11,6 @@ from typing import Any
 from tests.cluster.components import binaries
 from tests.cluster.node import ApiServer, ClusterError, wait_until
 
-__all__ = ["Room", "moment"]
-
 
 def moment(row: dict[str, str]) -> float:
     """A row's time, in seconds since 1970."""
@@ -148,7 +146,6 @@ class Room:
         return self.kubectl("exec", pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", *words, check=check)
 
     def address(self, pod: str) -> str:
-        """A pod's address."""
         return str(self.get("pod", pod)["status"]["podIP"])
 
     def sidecar(self, pod: str) -> dict[str, Any]:

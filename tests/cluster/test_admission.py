@@ -49,7 +49,6 @@ def specification(ports: list[dict[str, Any]] | None = None, **more: Any) -> dic
 
 
 def chart(room: Room, *words: str) -> list[dict[str, Any]]:
-    """The objects of the chart."""
     version = f"--kube-version={room.node.version()}"
     done = room.command("helm", "template", "framegate", str(ROOT / "deploy" / "helm"), "--namespace", room.name, version, *words)
     assert (done.returncode, done.stderr) == (0, "")

@@ -31,14 +31,10 @@ NOTICED_S = 5.0  # kubectl notices the end of a log so much later, at most
 
 
 class Followed:
-    """The output of a container to its end, which is read while the pod exists.
-
-    Attributes:
-        ended: the end of the log, seconds of the epoch.
-    """
+    """The output of a container to its end, which is read while the pod exists."""
 
     def __init__(self, room: Room, pod: str, container: str) -> None:
-        self.ended = 0.0
+        self.ended = 0.0  # the end of the log, seconds of the epoch
         self._lines: list[str] = []
         self._process = subprocess.Popen(room.kubectl_command("logs", "--follow", pod, "-c", container), stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)

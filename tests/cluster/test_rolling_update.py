@@ -44,25 +44,15 @@ WHOLE_S = 1.0  # kube-proxy runs so long between two stops
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How pods end.
+    """How pods end."""
 
-    Attributes:
-        replicas: of the Deployment.
-        drain: framegate's.
-        grace_s: terminationGracePeriodSeconds; 0: as ``inject`` writes it.
-        lasts_s: from SIGTERM to the application's end.
-        late_s: kube-proxy learns of a change so much later, at most.
-        cpu: framegate's limit.
-        sleep_s: the former recipe: both containers' preStop is a sleep, and framegate does not drain; 0: as ``inject`` writes it.
-    """
-
-    replicas: int = 2
-    drain: str = "{}"
-    grace_s: int = 0
-    lasts_s: int = 0
-    late_s: float = 0.0
-    cpu: str = "1"
-    sleep_s: int = 0
+    replicas: int = 2  # of the Deployment
+    drain: str = "{}"  # framegate's
+    grace_s: int = 0  # terminationGracePeriodSeconds; 0: as ``inject`` writes it
+    lasts_s: int = 0  # from SIGTERM to the application's end
+    late_s: float = 0.0  # kube-proxy learns of a change so much later, at most
+    cpu: str = "1"  # framegate's limit
+    sleep_s: int = 0  # the former recipe: both containers' preStop is a sleep, and framegate does not drain; 0: as ``inject`` writes it
 
 
 CASES = {
@@ -157,14 +147,8 @@ def start_clients(room: Room) -> str:
 def roll(
     room: Room, node: Node, recipe: Recipe, documents: list[dict[str, Any]], meanwhile: Callable[[], object] = bool
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Update the Deployment under load, and wait for the end of its former pods.
-
-    Args:
-        documents: with the Deployment; its Service is added.
-        meanwhile: called when the update begins, in another thread.
-
-    Returns:
-        What became of the clients' requests, and the former pods' rows.
+    """Update the Deployment under load, and wait for the end of its former pods. ``documents``: with the Deployment; its Service is added.
+    ``meanwhile``: called when the update begins, in another thread. Returns: What became of the clients' requests, and the former pods' rows.
     """
     status = ["rollout", "status", "deployment/rolled", "--timeout=300s"]
     ports = [{"name": name, "port": port, "targetPort": port} for name, port in (("kafka", 9093), ("framed", 9094))]

@@ -18,8 +18,7 @@ from tests.cluster.workloads import CONFIGURATION, broker, certificates, compone
 ROTATIONS = 3
 CONNECTS_PER_S = 100
 WITHIN_S = 1.0
-ASKED = bytes.fromhex("0012000000000001000170")
-"""ApiVersions, version 0, correlation id 1, client "p"."""
+ASKED = bytes.fromhex("0012000000000001000170")  # ApiVersions, version 0, correlation id 1, client "p"
 
 
 class Load:

@@ -12,11 +12,6 @@ from tests.cluster.node import ClusterError
 from tests.cluster.room import Room
 from tests.fakes.certificates import Authority
 
-__all__ = [
-    *("CONFIGURATION", "OUTBOUND", "broker", "certificates", "client_job", "client_pod", "component"),
-    *("document", "give_certificate", "injected", "last_line", "restricted_container", "restricted_pod", "service"),
-]
-
 KUSTOMIZE: Final = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 _ANSWERS: Final = "import socket; socket.create_connection(('127.0.0.1', 9092), 1).close()"
 CONFIGURATION: Final = """\
@@ -41,8 +36,7 @@ tap:
 telemetry: {prometheus: {address: "0.0.0.0:9464"}}
 drain: {delay: 2s, timeout: 6s}
 rotation: {poll: 250ms}
-"""
-"""In front of the broker: TLS ends here, and everything is recorded."""
+"""  # in front of the broker: TLS ends here, and everything is recorded
 OUTBOUND: Final = """\
 node: client
 admin: {address: "unix:/run/framegate/admin.sock"}
@@ -60,12 +54,10 @@ upstreams:
     endpoints: ["kafka.NAMESPACE.svc.cluster.local:9093"]
     tls: {ca: /var/run/framegate/tls/ca.crt, server_name: kafka}
 drain: {timeout: 20s}
-"""
-"""Behind a client: it speaks to its own pod in the clear, and framegate speaks TLS to the broker's framegate."""
+"""  # behind a client: it speaks to its own pod in the clear, and framegate speaks TLS to the broker's framegate
 
 
 def document(kind: str, name: str, spec: dict[str, Any], version: str = "v1", labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """One object."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or {"app": name}}, "spec": spec}
 
 
@@ -75,7 +67,6 @@ def restricted_pod() -> dict[str, Any]:
 
 
 def restricted_container() -> dict[str, Any]:
-    """A container's."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 
@@ -181,11 +172,7 @@ def give_certificate(room: Room, authority: Authority, name: str = "framegate-tl
 
 
 def component(room: Room, configuration: str, *documents: dict[str, Any], options: tuple[str, ...] = ()) -> str:
-    """Apply documents with the Kustomize component, as ``kubectl apply -k`` does; options are further components.
-
-    Returns:
-        What kubectl said.
-    """
+    """Apply documents with the Kustomize component, as ``kubectl apply -k`` does; options are further components. Returns: What kubectl said."""
     folder = room.folder / "overlay"
     folder.mkdir(exist_ok=True)
     for number, item in enumerate(documents):

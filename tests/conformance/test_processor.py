@@ -29,15 +29,13 @@ from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
 CONFIG = fleet.fleet_config(1)
-INTERFACE: Final = object
-"""No class: what a process says on its two sockets and in its cells."""
+INTERFACE: Final = object  # no class: what a process says on its two sockets and in its cells
 KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind(Loop, lambda: COMMAND)}
 REFUSED = "refused"
 
 
 class Processor(ServerProcess):
     """A process and control's ends of what connects it. ``closed`` holds the closed rows, ``told`` of all rows of connections their notice and id.
-
     Whatever comes is judged as control judges it.
     """
 
@@ -138,7 +136,6 @@ class Processor(ServerProcess):
 
 @contextlib.contextmanager
 def started(kind: str, upstream: ScriptedUpstream, config: ProxyConfig = CONFIG, **changes: Any) -> Iterator[Processor]:
-    """A processor of a kind that was told to start."""
     made = Processor(KINDS[kind].make(), upstream, config)
     try:
         made.start(**changes)
@@ -225,11 +222,7 @@ def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, asked: Row
 
 
 RULE = TapRule(name="requests", directions=("request",))
-BAD_RULES = {
-    "network": [TapRule(name="x", networks=("10.0.0.0/33",))],
-    "listener": [TapRule(name="x", listeners=("none",))],
-    "name": [RULE, RULE],
-}
+BAD_RULES = {"network": [TapRule(name="x", networks=("10.0.0.0/33",))], "listener": [TapRule(name="x", listeners=("none",))], "name": [RULE, RULE]}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,8 +14,7 @@ from tests.fakes.conformance import Kind
 from tests.fakes.network import reset, tcp_pair
 from tests.fakes.transport import MemorySocket, as_socket, memory_sockets
 
-INTERFACE: Final = object
-"""No class of ours: as much of ``socket.socket`` as transports use."""
+INTERFACE: Final = object  # no class of ours: as much of ``socket.socket`` as transports use
 
 
 class Given(NamedTuple):
@@ -54,7 +53,6 @@ def given(request: pytest.FixtureRequest) -> Iterator[Given]:
 
 
 def arrived(sock: socket.socket) -> int:
-    """What FIONREAD says."""
     size = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, size)
     return size[0]

@@ -23,20 +23,14 @@ INTERFACE: Final = Transport
 
 @dataclasses.dataclass
 class Pair:
-    """Two connected transports, ours and the peer's, and what is below ours.
-
-    Attributes:
-        outbound: the wire that ours writes to.
-        inbound: the wire that ours reads from.
-        below: our socket, when there is one.
-    """
+    """Two connected transports, ours and the peer's, and what is below ours."""
 
     ours: Transport
     peer: Transport
-    outbound: Wire
-    inbound: Wire
+    outbound: Wire  # the wire that ours writes to
+    inbound: Wire  # the wire that ours reads from
     pool: MemoryPool
-    below: MemorySocket | None = None
+    below: MemorySocket | None = None  # our socket, when there is one
 
     def shake(self) -> None:
         for _ in range(10_000):

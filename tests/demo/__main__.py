@@ -31,7 +31,6 @@ def arguments_of(words: list[str]) -> argparse.Namespace:
     dashboards = demos.add_parser("dashboards", help="a collector, Prometheus and the dashboards, in calm and in every trouble")
     for one in (kafka, dashboards):
         one.add_argument("--directory", type=Path, help="the folder of all files; what an earlier demo left there is deleted first")
-        one.add_argument("--plain", action="store_true", help="lines instead of what moves")
     dashboards.add_argument("--trouble", action="append", default=[], choices=[one.name for one in TROUBLES], help="this one only; may be repeated")
     dashboards.add_argument("--pictures", type=Path, help="where to draw every dashboard, as PNG")
     return parser.parse_args(words)
@@ -58,10 +57,10 @@ def main(words: list[str]) -> int:
     if given.demo == "kafka":
         from tests.demo import kafka
 
-        return kafka.run(given.directory, plain=given.plain)
+        return kafka.run(given.directory)
     from tests.demo import dashboards
 
-    return dashboards.run(TESTS.parent / "deploy", only=given.trouble, pictures=given.pictures, directory=given.directory, plain=given.plain)
+    return dashboards.run(TESTS.parent / "deploy", only=given.trouble, pictures=given.pictures, directory=given.directory)
 
 
 if __name__ == "__main__":

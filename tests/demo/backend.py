@@ -11,8 +11,7 @@ import json
 import sys
 from typing import Any, Final
 
-_ANSWERS: Final = {0: 40, 1: 20_000, 3: 600, 8: 60, 18: 400}
-"""Bytes by the key of the API: Produce, Fetch, Metadata, OffsetCommit, ApiVersions."""
+_ANSWERS: Final = {0: 40, 1: 20_000, 3: 600, 8: 60, 18: 400}  # bytes by the key of the API: Produce, Fetch, Metadata, OffsetCommit, ApiVersions
 
 
 class Backend:

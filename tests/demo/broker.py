@@ -20,10 +20,7 @@ from typing import Final, Self
 
 from framegate.control.demo.processes import ending_with_us, find_java
 
-__all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "java_command", "missing_tools", "prepare"]
-
-VERSION: Final = "4.3.1"
-"""Of Kafka. 4.4.0 and 4.0.1 are incomplete on the registry."""
+VERSION: Final = "4.3.1"  # Of Kafka. 4.4.0 and 4.0.1 are incomplete on the registry.
 
 _CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
 _MARKER: Final = "complete"
@@ -92,13 +89,8 @@ def missing_tools() -> list[str]:
 
 
 def prepare() -> Path:
-    """Fill the cache unless it is full: 45 MB of jars, about ten seconds.
-
-    Returns:
-        The cache directory, with ``jars``, ``formatted`` and ``log4j2.properties``.
-
-    Raises:
-        BrokerError: a tool is missing or fails.
+    """Fill the cache unless it is full: 45 MB of jars, about ten seconds. Returns: The cache directory, with ``jars``, ``formatted`` and
+    ``log4j2.properties``. Raises BrokerError: a tool is missing or fails.
     """
     missing = missing_tools()
     if missing:
@@ -180,14 +172,9 @@ class Broker:
         return self._process.pid if self._process else 0
 
     def start(self, advertised: Mapping[str, int] | None = None, timeout_s: float = 30.0) -> None:
-        """Start and wait until the broker answers.
-
-        Args:
-            advertised: by listener, the port on the same address that its clients are sent to; other listeners advertise their own.
-            timeout_s: for the start.
-
-        Raises:
-            BrokerError: it ended or did not answer; the message has the end of its log.
+        """Start and wait until the broker answers. ``advertised``: by listener, the port on the same address that its clients are sent to; other
+        listeners advertise their own. ``timeout_s``: for the start. Raises BrokerError: it ended or did not answer; the message has the end of its
+        log.
         """
         self.launch(advertised or {})
         self.wait(1, timeout_s)
@@ -313,14 +300,8 @@ def _directory_id() -> str:
 
 
 def java_command(cache: Path, *options: str) -> list[str]:
-    """The command that runs Java with Kafka's jars, with settings for a process that lives for a minute.
-
-    Args:
-        cache: what ``prepare`` returned.
-        options: further options of Java; they override those of memory.
-
-    Raises:
-        BrokerError: there is no Java.
+    """The command that runs Java with Kafka's jars, with settings for a process that lives for a minute. ``cache``: what ``prepare`` returned.
+    ``options``: further options of Java; they override those of memory. Raises BrokerError: there is no Java.
     """
     java = find_java()
     if java is None:

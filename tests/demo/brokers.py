@@ -18,8 +18,6 @@ from typing import Final, Self
 
 from tests.demo.broker import Broker, prepare
 
-__all__ = ["Cluster", "Watch", "free_ports"]
-
 _SETTINGS: Final = """offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2
@@ -120,20 +118,13 @@ def free_ports(count: int) -> range:
 
 
 class Watch:
-    """Looks at the machine's connections to the brokers' listeners for clients every 50 ms, as ``ss`` does.
-
-    Args:
-        cluster: whose brokers are watched, also those added and those that move.
-        parent: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
-
-    Attributes:
-        leaks: who else has connected: process, its command, and both addresses.
-        seen: the addresses of brokers to which a process that may had a connection.
+    """Looks at the machine's connections to the brokers' listeners for clients every 50 ms, as ``ss`` does. ``cluster``: whose brokers are watched,
+    also those added and those that move. ``parent``: the id of the process that may connect, and its children may; 0: none. The brokers may, too.
     """
 
     def __init__(self, cluster: Cluster, parent: int) -> None:
-        self.leaks: list[str] = []
-        self.seen: set[tuple[str, int]] = set()
+        self.leaks: list[str] = []  # who else has connected: process, its command, and both addresses
+        self.seen: set[tuple[str, int]] = set()  # the addresses of brokers to which a process that may had a connection
         self._cluster = cluster
         self._parent = parent
         self._watched: set[tuple[str, int]] = set()

@@ -12,13 +12,10 @@ from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["KEEP", "PRODUCE", "Handler", "ask", "call_kafka", "frame", "kafka_request", "log_in", "repeating", "visit"]
-
 _TIMEOUT_S: Final = 10.0
 _ROUNDS: Final = 20
 _HELLO: Final = b"good morning"
-PRODUCE: Final = b"\xff\xff" * 2
-"""The beginning of a Produce: no transaction, acknowledged by all."""
+PRODUCE: Final = b"\xff\xff" * 2  # the beginning of a Produce: no transaction, acknowledged by all
 _CALLS: Final = (
     (18, 0, bytes(10)),
     (3, 1, bytes(40)),
@@ -27,10 +24,8 @@ _CALLS: Final = (
     (1, 4, bytes(80)),
     (1, 4, bytes(80)),
     (8, 2, bytes(90)),
-)
-"""Key and version of the API, and the request behind its header."""
-KEEP: Final = b"keep"
-"""The handler keeps frames that begin so."""
+)  # Key and version of the API, and the request behind its header
+KEEP: Final = b"keep"  # the handler keeps frames that begin so
 
 
 @contextlib.contextmanager
@@ -79,7 +74,6 @@ def frame(body: bytes) -> bytes:
 
 
 def kafka_request(key: int, version: int, rest: bytes, correlation: int = 0, client_id: bytes = b"framegate-demo") -> bytes:
-    """A request of Kafka as a frame."""
     return frame(struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id + rest)
 
 

@@ -25,16 +25,10 @@ from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Row, Seen
 from tests.demo.pictures import PictureError, draw
 from tests.demo.troubles import TROUBLES, Trouble
 
-__all__ = ["SEEN_S", "run"]
-
-RATE_S: Final = 10
-"""The value of ``$__rate_interval``: ten scrapes, where Grafana takes at least four."""
-SEEN_S: Final = 60.0
-"""Within so long the first dashboard must say what is wrong, and ``framegate status`` too."""
-NODES: Final = 4
-"""Troubles at once, each on a node of its own."""
-_SLACK_S: Final = 30.0
-"""For export, scrape, rule and look, on a busy machine."""
+RATE_S: Final = 10  # the value of ``$__rate_interval``: ten scrapes, where Grafana takes at least four
+SEEN_S: Final = 60.0  # Within so long the first dashboard must say what is wrong, and ``framegate status`` too
+NODES: Final = 4  # Troubles at once, each on a node of its own
+_SLACK_S: Final = 30.0  # for export, scrape, rule and look, on a busy machine
 _ENDS_S: Final = 600.0 / FASTER + 60.0
 """After so long without the trouble its alert must have ended: ten minutes, shortened as rules are; lists of clients are of the last minute."""
 _CALM_S: Final = 75.0
@@ -48,33 +42,26 @@ _OF_THE_MACHINE: Final = frozenset({"A process waits for a CPU", "A processor ha
 """What is said rightly where other programs take the CPUs. It is shown, and is no fault."""
 _LATELY: Final = frozenset(
     problem.words for alert in ALERTS for problem in alert.problems if any(part.window_s > WINDOW_S for part in problem.condition.parts)
-)
-"""What is said for ten minutes after it has happened."""
+)  # what is said for ten minutes after it has happened
 
 Views = dict[str, dict[int, Seen]]
 
 
 class _Phase(NamedTuple):
-    """The calm, or a trouble: what the first dashboard said, and when. None: it did not.
-
-    Attributes:
-        rows: problems and their places when the words were seen; ``text``: those with these words, or all.
-        seen_s, status_s, fired_s: seconds from the beginning until the first dashboard, ``framegate status`` and Prometheus' alert said so.
-        ended_s: seconds from the end until the alert did not fire.
-        others: further alerts that fired, with their severities.
-    """
+    """The calm, or a trouble: what the first dashboard said, and when. None: it did not."""
 
     name: str
     title: str
     window: Window
-    rows: list[Row]
+    rows: list[Row]  # problems and their places when the words were seen; ``text``: those with these words, or all
     text: str
+    # seen_s, status_s, fired_s: seconds from the beginning until the first dashboard, ``framegate status`` and Prometheus' alert said so
     seen_s: float | None = None
     status_s: float | None = None
     fired_s: float | None = None
-    ended_s: float | None = None
+    ended_s: float | None = None  # seconds from the end until the alert did not fire
     alert: str = ""
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # further alerts that fired, with their severities
 
 
 def run(
@@ -83,7 +70,6 @@ def run(
     only: Sequence[str] = (),
     pictures: Path | None = None,
     directory: Path | None = None,
-    plain: bool = False,
 ) -> int:
     """Run it to its report.
 
@@ -92,10 +78,8 @@ def run(
         only: names of troubles; all when empty.
         pictures: a folder for PNG files and ``troubles.json``; None for none.
         directory: the folder of the run, as of ``framegate demo``.
-        plain: lines instead of a moving clock.
 
-    Returns:
-        0: all was said in time, every panel had its data; 1: something was not, or failed; 2: something is missing here; 130, 143.
+    Returns: 0: all was said in time, every panel had its data; 1: something was not, or failed; 2: something is missing here; 130, 143.
     """
     tools = find()
     if tools.missing():
@@ -112,10 +96,10 @@ def run(
         chosen = [one for one in TROUBLES if not only or one.name in only]
         with Stage(Workspace(directory, "framegate-demo-telemetry")) as stage:
             going = environment(stage, tools, deploy, min(NODES, len(chosen)))
-            with Waiting(console, "starting: a collector, framegates with servers and clients, Prometheus", plain=plain):
+            with Waiting(console, "starting: a collector, framegates with servers and clients, Prometheus"):
                 found = going.__enter__()
             try:
-                good = _Run(found, boards, console, SCRAPE_JOB if tools.no_collector() else JOB, plain=plain).perform(chosen, tools, pictures)
+                good = _Run(found, boards, console, SCRAPE_JOB if tools.no_collector() else JOB).perform(chosen, tools, pictures)
                 return EXIT_OK if good else EXIT_FAILED
             finally:
                 going.__exit__(None, None, None)
@@ -126,12 +110,11 @@ def run(
 class _Run:
     """Everything after the start."""
 
-    def __init__(self, found: Environment, boards: list[Dashboard], console: Console, job: str, *, plain: bool) -> None:
+    def __init__(self, found: Environment, boards: list[Dashboard], console: Console, job: str) -> None:
         self._nodes, self._prometheus = found
         self._boards = boards
         self._console = console
         self._job = job
-        self._plain = plain
         self._faults: list[str] = []
         self._views: dict[str, Views] = {}
         self._began = time.time()
@@ -379,7 +362,7 @@ class _Run:
         drawn = {"calm": panels.SLUGS, TROUBLES[0].name: ("healthy", "hurts")}
         wanted = [(phase, board) for phase in phases for board in self._boards if board.slug in drawn.get(phase.name, ("healthy",))]
         with (
-            Waiting(self._console, f"drawing {len(wanted)} pictures", lambda: f"{sum(one.done() for one in done)} drawn", plain=self._plain),
+            Waiting(self._console, f"drawing {len(wanted)} pictures", lambda: f"{sum(one.done() for one in done)} drawn"),
             concurrent.futures.ThreadPoolExecutor(_DRAWN_AT_ONCE) as threads,
         ):
             for phase, board in wanted:

@@ -33,17 +33,10 @@ from tests.demo.clients import call_kafka, log_in, repeating, visit
 from tests.demo.panels import Prometheus
 from tests.fakes.small_disk import tiny_disk
 
-__all__ = ["EXPORT_S", "FASTER", "JOB", "LOGINS", "MIB", "ORDERS", "PARTNERS", "SCRAPE_JOB", "USER"]
-__all__ += ["Environment", "Node", "Tools", "environment", "find", "seconds_of", "shortened_rules"]
-
-EXPORT_S: Final = 1
-"""Seconds between exports, and between scrapes."""
-JOB: Final = "framegate"
-"""The label ``job`` of series that came over OTLP."""
-SCRAPE_JOB: Final = "scrape"
-"""The label ``job`` of series that Prometheus scraped."""
-FASTER: Final = 20
-"""By so much the durations of alerting rules are shorter: windows of rates, ``for`` and offsets."""
+EXPORT_S: Final = 1  # seconds between exports, and between scrapes
+JOB: Final = "framegate"  # the label ``job`` of series that came over OTLP
+SCRAPE_JOB: Final = "scrape"  # the label ``job`` of series that Prometheus scraped
+FASTER: Final = 20  # by so much the durations of alerting rules are shorter: windows of rates, ``for`` and offsets
 PARTNERS, ORDERS, LOGINS, HANDLED = "partners", "orders", "logins", "handled"
 """Listeners beside that of the load: with client certificates; Kafka; Kafka with logins; with a handler."""
 USER: Final = "orders"
@@ -60,19 +53,12 @@ _ADVICE: Final = "make dashboards gets it"
 
 
 class Tools(NamedTuple):
-    """The programs of others that were found; None: not found.
+    """The programs of others that were found; None: not found."""
 
-    Attributes:
-        collector: OpenTelemetry's, with the components of ``deploy/collector``.
-        prometheus: the server.
-        browser: Chromium.
-        page: the folder with ``page.js`` and ``page.css``, which draw a dashboard.
-    """
-
-    collector: str | None
-    prometheus: str | None
-    browser: str | None
-    page: Path | None
+    collector: str | None  # OpenTelemetry's, with the components of ``deploy/collector``
+    prometheus: str | None  # the server
+    browser: str | None  # Chromium
+    page: Path | None  # the folder with ``page.js`` and ``page.css``, which draw a dashboard
 
     def missing(self) -> list[str]:
         """Sentences about what the run cannot do without."""
@@ -107,29 +93,22 @@ def find() -> Tools:
 
 
 class Node:
-    """One framegate, with the servers behind it, its clients, and a small disk for its tap.
+    """One framegate, with the servers behind it, its clients, and a small disk for its tap."""
 
-    Attributes:
-        name: of the node, the label ``instance`` of its series.
-        ports: of its listeners.
-        brokers: the ports of the four servers of Kafka behind ``ORDERS``.
-        disk: the tap's folder, a disk of its own; None: it could not be mounted.
-        proxy, backend: processes.
-        steering: its control API, about the listener of the load.
-    """
-
-    ports: dict[str, int]
-    brokers: list[int]
+    ports: dict[str, int]  # of its listeners
+    brokers: list[int]  # the ports of the four servers of Kafka behind ``ORDERS``
+    # proxy, backend: processes
     proxy: Child
     backend: Child
-    steering: Steering
+    steering: Steering  # its control API, about the listener of the load
 
     def __init__(self, name: str, stage: Stage, sockets: str, undo: contextlib.ExitStack) -> None:
-        self.name = name
+        self.name = name  # of the node, the label ``instance`` of its series
         self.root = stage.workspace.tap / name
         self.admin = f"unix:{sockets}/{name}.sock"
         self._stage, self._stranger = stage, certificates.create(stage.workspace.certificates / "stranger")
         (self.root / "tap").mkdir(parents=True, exist_ok=True)
+        # the tap's folder, a disk of its own; None: it could not be mounted
         self.disk = self.root / "tap" if undo.enter_context(tiny_disk(self.root / "tap", TAP_MIB)) else None
         self.password = os.urandom(12).hex()
         self._undo = undo
@@ -159,10 +138,8 @@ class Node:
         return "127.0.0.1", self.ports[listener]
 
     def connect(self, listener: str = LISTENER, *, stranger: bool = False) -> ssl.SSLSocket:
-        """A client of a TLS listener after its handshake. A stranger's certificate comes from an authority that framegate does not know.
-
-        Raises:
-            OSError: the connection was refused.
+        """A client of a TLS listener after its handshake. A stranger's certificate comes from an authority that framegate does not know. Raises
+        OSError: the connection was refused.
         """
         made = self._stranger if stranger else self._stage.certificates
         context = ssl.create_default_context(cafile=self._stage.certificates.ca)
@@ -272,8 +249,7 @@ def environment(stage: Stage, tools: Tools, deploy: Path, count: int) -> Iterato
         deploy: the folder with ``collector/collector.yaml`` and ``alerts/framegate.yaml``.
         count: how many nodes.
 
-    Raises:
-        ChildError: a process did not start.
+    Raises ChildError: a process did not start.
     """
     assert tools.prometheus is not None, "the caller has asked Tools.missing"
     place = stage.workspace

@@ -32,8 +32,6 @@ from framegate.proxy.tap.completeness import verify
 from tests.demo import broker, records, small_pool
 from tests.demo.brokers import Cluster, Watch, free_ports
 
-__all__ = ["INTERNAL", "OWN", "QUERIES", "RequestCount", "compare", "create_topics", "prepare_topics", "run", "unclaimed"]
-
 Tables = Mapping[str, list[dict[str, Any]]]
 
 RECORDS: Final = 200_000
@@ -45,8 +43,7 @@ INTERNAL: Final = frozenset(
         *("AllocateProducerIds", "AlterPartition", "AssignReplicasToDirs", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration"),
         *("Envelope", "OffsetForLeaderEpoch"),
     }
-)
-"""Requests among brokers and their controller."""
+)  # Requests among brokers and their controller
 
 OWN: Final = frozenset({"ApiVersions", "DescribeCluster", "Metadata"})
 """Requests by which the proxy, and brokers among themselves, look at the cluster."""
@@ -70,21 +67,15 @@ QUERIES: Final[dict[str, str]] = {
 
 
 class RequestCount(NamedTuple):
-    """The requests of one API and version, counted in three places.
+    """The requests of one API and version, counted in three places."""
 
-    Attributes:
-        api, version: of the requests.
-        sent: request frames in Spark's tables, by the first four bytes of each.
-        answered: rows of the table ``requests``: answers that the proxy paired with their request.
-        broker: by so much the brokers' metrics grew, together.
-        latency_us_p50, latency_us_p99: from request to answer, measured by the proxy.
-    """
-
+    # api, version: of the requests
     api: str
     version: int
-    sent: int
-    answered: int
-    broker: int
+    sent: int  # request frames in Spark's tables, by the first four bytes of each
+    answered: int  # rows of the table ``requests``: answers that the proxy paired with their request
+    broker: int  # by so much the brokers' metrics grew, together
+    # latency_us_p50, latency_us_p99: from request to answer, measured by the proxy
     latency_us_p50: int
     latency_us_p99: int
 
@@ -94,15 +85,9 @@ class RequestCount(NamedTuple):
         return (self.sent <= self.broker if self.api in OWN else self.sent == self.broker) and self.answered <= self.sent
 
 
-def run(directory: Path | None = None, *, plain: bool = False) -> int:
-    """Run it to its report.
-
-    Args:
-        directory: the folder of the run; None: one for temporary files.
-        plain: lines even on a terminal.
-
-    Returns:
-        The exit code, as that of ``framegate demo``.
+def run(directory: Path | None = None) -> int:
+    """Run it to its report. ``directory``: the folder of the run; None: one for temporary files. Returns: The exit code, as that of
+    ``framegate demo``.
     """
     absent = missing("pyspark", "pyarrow") or " and ".join(broker.missing_tools())
     if absent:
@@ -110,7 +95,7 @@ def run(directory: Path | None = None, *, plain: bool = False) -> int:
 
     def perform() -> int:
         with Stage(Workspace(directory, "framegate-demo-kafka")) as stage:
-            return EXIT_OK if _KafkaDemo(stage, plain=plain).perform() else EXIT_FAILED
+            return EXIT_OK if _KafkaDemo(stage).perform() else EXIT_FAILED
 
     return exit_code(perform, broker.BrokerError, KafkaException)
 
@@ -166,21 +151,18 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
 
 
 def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
-    """How many answers came when their client had left; 0 when there are more of them than requests without an answer.
-
-    Args:
-        tables: answers to ``QUERIES``.
-        counts: of ``compare``.
+    """How many answers came when their client had left; 0 when there are more of them than requests without an answer. ``tables``: answers to
+    ``QUERIES``. ``counts``: of ``compare``.
     """
     frames = int(tables["unclaimed"][0]["frames"])
     return frames if frames <= sum(count.sent - count.answered for count in counts) else 0
 
 
 class _KafkaDemo:
-    def __init__(self, stage: Stage, *, plain: bool) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._console = Console()
-        self._waiting = functools.partial(Waiting, self._console, plain=plain)
+        self._waiting = functools.partial(Waiting, self._console)
 
     def perform(self) -> bool:
         """The whole demo; whether everything was equal."""

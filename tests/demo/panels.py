@@ -10,12 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Row", "Seen", "Window"]
-__all__ += ["compare", "problems", "read"]
-
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
-FINE: Final = "Everything is fine"
-"""What the first panel of the first dashboard says when nothing is wrong."""
+FINE: Final = "Everything is fine"  # what the first panel of the first dashboard says when nothing is wrong
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
 _POINTS: Final = 45
 _TIMEOUT_S: Final = 30.0
@@ -40,11 +36,7 @@ class Prometheus:
             return False
 
     def instant(self, query: str, at: float) -> dict[str, Any]:
-        """``resultType`` and ``result`` of a query at a time in seconds since 1970.
-
-        Raises:
-            QueryError: the query is wrong, or there was no answer.
-        """
+        """``resultType`` and ``result`` of a query at a time in seconds since 1970. Raises QueryError: the query is wrong, or there was no answer."""
         return self._ask("query", {"query": query, "time": f"{at:.3f}"})
 
     def range(self, query: str, start: float, end: float, step_s: float) -> dict[str, Any]:
@@ -128,11 +120,7 @@ class Dashboard(NamedTuple):
 
 
 def read(folder: Path) -> list[Dashboard]:
-    """All six in the order of ``SLUGS``.
-
-    Raises:
-        OSError: a file is missing.
-    """
+    """All six in the order of ``SLUGS``. Raises OSError: a file is missing."""
     documents = {slug: json.loads((folder / f"{slug}.json").read_text()) for slug in SLUGS}
     return [Dashboard(slug, document, tuple(_panels(document["panels"], folded=False))) for slug, document in documents.items()]
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from tests.demo.panels import Dashboard, Seen, Window
 
-__all__ = ["PictureError", "draw"]
-
 WIDTH: Final = 1440
 _TOP: Final = 64
 _CELL: Final = 38
@@ -53,8 +51,7 @@ def draw(browser: str, page: Path, target: Path, dashboard: Dashboard, seen: Map
         window: the time that is shown.
         subtitle: shown after the title.
 
-    Raises:
-        PictureError: the browser failed, or was not done within 60 s, twice.
+    Raises PictureError: the browser failed, or was not done within 60 s, twice.
     """
     picture = {
         "dashboard": dashboard.document,

@@ -16,24 +16,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.cimpl import OFFSET_BEGINNING
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "KEY",
-    "LARGE_BYTES",
-    "TOPIC_SETTINGS",
-    "Acknowledged",
-    "Options",
-    "Received",
-    "exchange",
-    "fetch_large",
-    "large_value_of",
-    "value_of",
-]
-
 KEY: Final = struct.Struct(">q")
-LARGE_BYTES: Final = 64 * 1024
-"""Bytes of the value of a record of ``fetch_large``."""
+LARGE_BYTES: Final = 64 * 1024  # bytes of the value of a record of ``fetch_large``
 BATCH_RECORDS: Final = 800
 BATCH_BYTES: Final = BATCH_RECORDS * LARGE_BYTES
 """Bytes of the values of one batch: 50 MiB, what Kafka's consumers take in one answer by default (``fetch.max.bytes``). The batch itself is somewhat
@@ -54,23 +38,14 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Where the clients connect and what they exchange.
+    """Where the clients connect and what they exchange."""
 
-    Attributes:
-        bootstrap: address of a broker, or of the proxy in front of it.
-        topic: it must exist.
-        count: number of records; for ``fetch_large`` a multiple of ``BATCH_RECORDS``.
-        ca: PEM file of the authority; None for plaintext.
-        client: more settings of producers and consumers.
-        consumers: how many consumers fetch all records at once; only for ``fetch_large``.
-    """
-
-    bootstrap: str
-    topic: str
-    count: int
-    ca: str | None = None
-    client: dict[str, Any] = dataclasses.field(default_factory=dict)
-    consumers: int = 3
+    bootstrap: str  # address of a broker, or of the proxy in front of it
+    topic: str  # it must exist
+    count: int  # number of records; for ``fetch_large`` a multiple of ``BATCH_RECORDS``
+    ca: str | None = None  # PEM file of the authority; None for plaintext
+    client: dict[str, Any] = dataclasses.field(default_factory=dict)  # more settings of producers and consumers
+    consumers: int = 3  # how many consumers fetch all records at once; only for ``fetch_large``
 
     def settings(self) -> dict[str, Any]:
         """The settings for a client of librdkafka."""
@@ -105,11 +80,8 @@ class Acknowledged:
 
 
 class Received:
-    """Counts the records that were consumed, and those that are not as sent.
-
-    Args:
-        count: the numbers 0 to count - 1 are expected, each once.
-        expected: gives the value of a record by its number.
+    """Counts the records that were consumed, and those that are not as sent. ``count``: the numbers 0 to count - 1 are expected, each once.
+    ``expected``: gives the value of a record by its number.
     """
 
     def __init__(self, count: int, expected: Callable[[int], bytes] = value_of) -> None:
@@ -144,10 +116,8 @@ class Received:
 
 
 def exchange(options: Options, progress: Progress) -> dict[str, Any]:
-    """Produce all records and consume them meanwhile.
-
-    Returns:
-        ``produced`` (acknowledged by the broker), ``consumed``, ``wrong``, ``doubled``, ``out_of_order``, ``missing``, ``elapsed_ms``.
+    """Produce all records and consume them meanwhile. Returns: ``produced`` (acknowledged by the broker), ``consumed``, ``wrong``, ``doubled``,
+    ``out_of_order``, ``missing``, ``elapsed_ms``.
     """
     acknowledged, received = Acknowledged(), Received(options.count)
     producer = Producer({**options.settings(), "enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.messages": 2 * options.count})
@@ -170,14 +140,8 @@ def exchange(options: Options, progress: Progress) -> dict[str, Any]:
 
 
 def fetch_large(options: Options, progress: Progress) -> dict[str, Any]:
-    """Produce all batches, then fetch them with all consumers.
-
-    Returns:
-        ``produced`` (acknowledged by the broker); summed over the consumers ``consumed``, ``wrong``, ``doubled``, ``out_of_order``, ``missing``; and
-        ``fetch_ms``.
-
-    Raises:
-        KafkaException: the broker refused a record.
+    """Produce all batches, then fetch them with all consumers. Returns: ``produced`` (acknowledged by the broker); summed over the consumers
+    ``consumed``, ``wrong``, ``doubled``, ``out_of_order``, ``missing``; and ``fetch_ms``. Raises KafkaException: the broker refused a record.
     """
     produced = _produce_large(options)
     progress({"event": "progress", "produced": produced, "consumed": 0})

@@ -17,8 +17,6 @@ from framegate.control.demo.steering import Metrics, Steering
 from framegate.proxy.config.model import TapConfig
 from tests.demo import records
 
-__all__ = ["QUERIES", "TOPIC", "Fetched", "Peak", "answer_check", "checks", "perform"]
-
 MIB: Final = 1024 * 1024
 TOPIC: Final = "large"
 POOL_BYTES: Final = 16 * MIB
@@ -43,19 +41,12 @@ QUERIES: Final[dict[str, str]] = {
 
 
 class Peak(NamedTuple):
-    """The most memory that was in use.
+    """The most memory that was in use."""
 
-    Attributes:
-        booked: bytes in use of the whole pool.
-        before: resident bytes of all processors together before the clients began.
-        resident: the most of these.
-        samples: number of looks.
-    """
-
-    booked: int
-    before: int
-    resident: int
-    samples: int
+    booked: int  # bytes in use of the whole pool
+    before: int  # resident bytes of all processors together before the clients began
+    resident: int  # the most of these
+    samples: int  # number of looks
 
 
 class Fetched(NamedTuple):
@@ -75,10 +66,8 @@ def perform(stage: Stage, admin: str, bootstrap: str, on_row: Callable[[dict[str
         bootstrap: ``host:port`` of the listener in front of the broker, which has ``TOPIC`` with one partition.
         on_row: called with the clients' rows.
 
-    Raises:
-        ChildError: the clients ended without a result, or had none in time.
-        grpc.RpcError: the proxy refused a change, or did not answer.
-        OSError: a processor is gone.
+    Raises ChildError: the clients ended without a result, or had none in time; grpc.RpcError: the proxy refused a change, or did not answer; OSError:
+    a processor is gone.
     """
     options = records.Options(bootstrap=bootstrap, topic=TOPIC, count=RECORDS, ca=str(stage.certificates.ca), consumers=CONSUMERS)
     command = [sys.executable, str(Path(__file__).parent), "fetches", json.dumps(dataclasses.asdict(options))]
@@ -139,10 +128,7 @@ def checks(fetched: Fetched) -> list[tuple[str, bool]]:
 
 def answer_check(metrics: Metrics, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[str, bool]:
     """Whether the answers larger than the pool were one frame each to the proxy, held a batch each, and have a row each in Spark's tables.
-
-    Args:
-        metrics: the proxy's, after everything has passed.
-        tables: answers to ``QUERIES``.
+    ``metrics``: the proxy's, after everything has passed. ``tables``: answers to ``QUERIES``.
     """
     rows = {name: int(value) for name, value in tables["large"][0].items()}
     labels = {"framegate_side": "upstream", "framegate_listener": LISTENER}

@@ -23,39 +23,24 @@ from tests.demo.clients import KEEP, PRODUCE, ask, call_kafka, frame, kafka_requ
 from tests.demo.environment import LOGINS, MIB, ORDERS, PARTNERS, USER, Node
 from tests.fakes.small_disk import fill
 
-__all__ = ["TROUBLES", "Trouble"]
-
 _WAIT_S: Final = 0.2
 _HOLDERS: Final = 8
 _HELD: Final = 700 * 1024
 _LARGE: Final = 64 * 1024
-_THROTTLED_US: Final = 4_000
-"""Of each 100 ms."""
+_THROTTLED_US: Final = 4_000  # of each 100 ms
 _THREE_DAYS: Final = datetime.timedelta(days=3)
 _SLOW_S: Final = 2.0
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Trouble(NamedTuple):
-    """One trouble.
-
-    Attributes:
-        name: part of its pictures' names.
-        title: what is done.
-        words: what the first dashboard must say.
-        places: each must be in a place that its table shows for these words; ``{broker}`` is a port of a server that is gone.
-        going: makes it for the length of its block.
-        lasts: it can be seen as long as it goes on; otherwise only at its beginning.
-        besides: alerts that page too, rightly.
-    """
-
-    name: str
-    title: str
-    words: str
-    places: tuple[str, ...]
-    going: Callable[[Node], AbstractContextManager[object]]
-    lasts: bool = True
-    besides: tuple[str, ...] = ()
+    name: str  # part of its pictures' names
+    title: str  # what is done
+    words: str  # what the first dashboard must say
+    places: tuple[str, ...]  # each must be in a place that its table shows for these words; ``{broker}`` is a port of a server that is gone
+    going: Callable[[Node], AbstractContextManager[object]]  # makes it for the length of its block
+    lasts: bool = True  # it can be seen as long as it goes on; otherwise only at its beginning
+    besides: tuple[str, ...] = ()  # alerts that page too, rightly
 
     @property
     def alert(self) -> Alert:
@@ -377,5 +362,4 @@ TROUBLES: Final = (
     Trouble("pool-exhausted", "clients that hold all of a small memory pool", "Clients wait for memory", (), _holders),
     Trouble("full-tap", "the tap's disk is full", "The tap loses frames", ("disk_full",), _full_tap),
     Trouble("killed-processor", "a processor is killed", "A processor was started again", (), _killed_processor, lasts=False),
-)
-"""The longest first."""
+)  # the longest first

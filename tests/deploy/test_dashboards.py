@@ -19,8 +19,7 @@ write = deploying.module("dashboards.write")
 promql = deploying.module("dashboards.promql")
 FOLDER = deploying.FOLDER / "dashboards"
 SLUGS = [item.slug for item in write.DASHBOARDS]
-UNITS = {"short", "none", "s", "d", "bytes", "binBps", "percentunit"}
-"""Ids of Grafana's units."""
+UNITS = {"short", "none", "s", "d", "bytes", "binBps", "percentunit"}  # Ids of Grafana's units
 COMMAND = re.compile(r"`(framegate [^`]*)`")
 NOTHING_TO_DO = "othing needs to be done"
 

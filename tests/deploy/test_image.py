@@ -43,7 +43,6 @@ class Engine:
 
 @pytest.fixture
 def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The module, with folders of its own."""
     module = deploying.module("image")
     monkeypatch.setattr(module.environment, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(module, "FOLDER", tmp_path / "cache" / "image")

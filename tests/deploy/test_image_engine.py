@@ -25,7 +25,6 @@ def test_without_podman_one_line_says_what_to_install(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """podman, whether it is here or not."""
     monkeypatch.setattr(image_engine.environment, "provide", lambda _wanted: None)
     return image_engine.Engine()
 

@@ -18,8 +18,7 @@ from framegate.proxy.config.model import DrainConfig
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "framegate.service"
 PROGRAM = "/opt/framegate/bin/framegate"
-EXPOSED = 20
-"""Tenths, as ``systemd-analyze security`` counts them: below 2.0 of 10."""
+EXPOSED = 20  # Tenths, as ``systemd-analyze security`` counts them: below 2.0 of 10
 analyzed = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
 

@@ -17,11 +17,7 @@ LIMIT = 1 << 20  # of a frame's body, both ways
 
 
 class Accounts:
-    """A world whose frames are tapped, and what each side of it says of them.
-
-    Attributes:
-        asked, answered: numbers of the next request and answer, for Kafka's correlation ids.
-    """
+    """A world whose frames are tapped, and what each side of it says of them."""
 
     def __init__(self, folder: Path, protocol: str = "framed", rule: TapRule | None = None, *, queue_size: int = 1 << 18, **options: Any) -> None:
         self.folder = str(folder)
@@ -29,6 +25,7 @@ class Accounts:
         self.writer = TapWriter(TapConfig(directory=self.folder, rules=rules, queue_size=queue_size, flush_size=1 << 17), "n", "0", "b")
         self.kafka = protocol == "kafka"
         self.world = World(protocol, limit=LIMIT, rules=TapRules(rules, self.writer), writer=self.writer, **options)
+        # asked, answered: numbers of the next request and answer, for Kafka's correlation ids
         self.asked = 0
         self.answered = 0
 

@@ -26,7 +26,6 @@ REALS: Final = [0.0, 0.5, 1.0, -1.0, 1e300, float("inf"), float("nan")]
 
 
 def described(method: str) -> MethodDescriptor:
-    """The descriptor of ``Service/Method``."""
     service, _, name = method.partition("/")
     return descriptor_pool.Default().FindServiceByName(f"{PACKAGE}.{service}").methods_by_name[name]
 

@@ -13,18 +13,11 @@ TOKEN = "a-token"
 
 
 class FakeApiServer:
-    """GET, PUT (refused if ``resourceVersion`` is not the present one), PATCH (of ``caBundle``) and POST (kept in ``posted``).
-
-    Attributes:
-        account: the folder that a pod would have.
-        environment: the variables that a pod would have.
-        objects: by path.
-        posted: paths and bodies.
-    """
+    """GET, PUT (refused if ``resourceVersion`` is not the present one), PATCH (of ``caBundle``) and POST (kept in ``posted``)."""
 
     def __init__(self, folder: Path) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
-        self.posted: list[tuple[str, Any]] = []
+        self.objects: dict[str, dict[str, Any]] = {}  # by path
+        self.posted: list[tuple[str, Any]] = []  # paths and bodies
         authority = Authority(folder, "cluster")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*authority.leaf("api"))
@@ -50,10 +43,11 @@ class FakeApiServer:
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
-        self.account = folder / "account"
+        self.account = folder / "account"  # the folder that a pod would have
         self.account.mkdir()
         for name, text in (("token", TOKEN), ("namespace", "system"), ("ca.crt", authority.path.read_text())):
             (self.account / name).write_text(text + "\n")
+        # the variables that a pod would have
         self.environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._server.server_address[1])}
 
     def _answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:

@@ -54,19 +54,15 @@ Act = Expect | Say | Await | Refuse | Crash
 
 
 class ScriptedAuthenticator(Authenticator):
-    """Takes one act in a step, or a frame with what it is answered.
-
-    Attributes:
-        steps, closed: how often.
-        frames, waker: as given to ``start``.
-        received: bodies.
-    """
+    """Takes one act in a step, or a frame with what it is answered."""
 
     def __init__(self, script: Sequence[Act], principal: str, principal_type: str, expires_ns: int, max_size: int) -> None:
         super().__init__()
+        # steps, closed: how often
         self.steps = 0
         self.closed = 0
-        self.received: list[bytes] = []
+        self.received: list[bytes] = []  # bodies
+        # frames, waker: as given to ``start``
         self.frames: FrameExchange | None = None
         self.waker: Waker | None = None
         self._script = list(script)
@@ -146,18 +142,11 @@ class ScriptedAuthenticator(Authenticator):
 
 
 class ScriptedAuthenticators(AuthenticatorFactory):
-    """Makes them.
-
-    Attributes:
-        made: in order.
-        identities: that they were made of.
-    """
-
     def __init__(
         self, *script: Act, principal: str = "somebody", principal_type: str = USER, expires_ns: int = NEVER, max_size: int = MAX_FRAME
     ) -> None:
-        self.made: list[ScriptedAuthenticator] = []
-        self.identities: list[Identity] = []
+        self.made: list[ScriptedAuthenticator] = []  # in order
+        self.identities: list[Identity] = []  # that they were made of
         self._script = script
         self._known = (principal, principal_type, expires_ns, max_size)
 

@@ -31,21 +31,13 @@ def versions_answer(ranges: Sequence[tuple[int, int, int]] = KNOWN, error: int =
 
 
 class FakeBroker:
-    """One broker.
-
-    Attributes:
-        brokers: of Metadata; a text stands for another behaviour: ``silent``, ``closes`` when Metadata is asked, ``cut`` in the middle of the answer,
-            ``garbage``, ``large``.
-        ranges: of ApiVersions.
-        asked: how often Metadata was asked for.
-        open: connections that are open now.
-    """
-
     def __init__(self, brokers: Sequence[Broker] | str = (), context: ssl.SSLContext | None = None) -> None:
+        # of Metadata; a text stands for another behaviour: ``silent``, ``closes`` when Metadata is asked, ``cut`` in the middle of the answer,
+        # ``garbage``, ``large``
         self.brokers = brokers
-        self.ranges: Sequence[tuple[int, int, int]] = KNOWN
-        self.asked = 0
-        self.open = 0
+        self.ranges: Sequence[tuple[int, int, int]] = KNOWN  # of ApiVersions
+        self.asked = 0  # how often Metadata was asked for
+        self.open = 0  # connections that are open now
         self._context = context
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -5,8 +5,7 @@ import json
 import secrets
 from collections.abc import Iterator
 
-_LEAST = 12
-"""Bytes of a secret that must be there to be told from others."""
+_LEAST = 12  # bytes of a secret that must be there to be told from others
 _PIECE = 16
 
 

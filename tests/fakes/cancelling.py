@@ -28,10 +28,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def at_every_turn(call: Callable[[], Coroutine[Any, Any, Any]], check: Callable[[], Awaitable[None]], stride: int = 1) -> int:
-    """Make a call again and again, cancelled in its first turn, its second and so on, until it ends before that; ``check`` after each.
-
-    Returns:
-        How often it was cancelled.
+    """Make a call again and again, cancelled in its first turn, its second and so on, until it ends before that; ``check`` after each. Returns: How
+    often it was cancelled.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, CancellingLoop)

@@ -18,11 +18,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Authority:
-    """Signs leaves into a folder.
-
-    Attributes:
-        path: the authority's own certificate.
-    """
+    """Signs leaves into a folder."""
 
     def __init__(self, folder: Path, name: str = "test authority", issuer: "Authority | None" = None) -> None:
         self._folder = folder
@@ -31,7 +27,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         signer = issuer or self
         builder = signer._builder(self._name, self._key.public_key(), signs=True)
-        self.path = folder / f"{name.replace(' ', '-')}.crt"
+        self.path = folder / f"{name.replace(' ', '-')}.crt"  # the authority's own certificate
         self.path.write_bytes(builder.sign(signer._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def leaf(self, name: str, **leaf: Any) -> tuple[str, str]:

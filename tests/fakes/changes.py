@@ -20,7 +20,6 @@ def edited(
     kafka: Mapping[str, KafkaRules] | None = None,
     rules: tuple[TapRule, ...] | None = None,
 ) -> ProxyConfig:
-    """A configuration with other values: of listeners by name, of the node, and all rules of the tap."""
     given = {"max_receive_size": sizes or {}, "limits": limits or {}, "kafka": kafka or {}}
     listeners = tuple(
         dataclasses.replace(item, **{key: values[item.name] for key, values in given.items() if item.name in values}) for item in config.listeners
@@ -41,5 +40,4 @@ def change_to(before: ProxyConfig, after: ProxyConfig, **further: Any) -> dict[s
 
 
 def change(config: ProxyConfig, further: Mapping[str, Any] | None = None, **values: Any) -> dict[str, Any]:
-    """The change to ``edited``."""
     return change_to(config, edited(config, **values), **(further or {}))

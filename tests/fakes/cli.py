@@ -60,8 +60,7 @@ VERBS: Final = (
     ("log", "get"),
     ("log", "set", "--level", "warning"),
     ("log", "set", "--event", "closed=off"),
-)
-"""Every command that asks the control plane, but for changes of users, which print nothing; some need ``TAP``."""
+)  # every command that asks the control plane, but for changes of users, which print nothing; some need ``TAP``
 
 
 def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":

@@ -21,8 +21,7 @@ FIND_COORDINATOR: Final = 10
 API_VERSIONS: Final = 18
 HEARTBEAT: Final = 12
 NODES: Final = (1, 2, 3)
-SECRET: Final = HOST.encode()
-"""In every address of a broker, and in nothing that a client may read."""
+SECRET: Final = HOST.encode()  # in every address of a broker, and in nothing that a client may read
 
 
 def told(node: int) -> tuple[str, int]:

@@ -6,19 +6,12 @@ import click
 
 from framegate.control.cli.commands import main
 
-TAP = "/var/lib/framegate/tap"
-"""Where the sidecar's tap is; commands look whether it is there."""
+TAP = "/var/lib/framegate/tap"  # where the sidecar's tap is; commands look whether it is there
 
 
 def parse(command: str, tap: Path) -> None:
-    """Parse a command line of ``framegate``, and do nothing else.
-
-    Args:
-        command: as it is typed.
-        tap: an empty folder, in place of ``TAP``.
-
-    Raises:
-        click.ClickException: there is no such command, option or value.
+    """Parse a command line of ``framegate``, and do nothing else. ``command``: as it is typed. ``tap``: an empty folder, in place of ``TAP``. Raises
+    click.ClickException: there is no such command, option or value.
     """
     words = command.replace(TAP, str(tap)).split()[1:]
     if words == ["--version"]:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from framegate.proxy.config.key import Key, field_types, keys
 from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["configurations", "models"]
-
 _TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 _WORDS = st.sampled_from(
     ["on", "null", "1.2", "2026-12-31", "0x10", "a: b", "# c", "- d", "[e]", "{f", "'g", "%h", "@i", " j ", "1_000", "~", "=", "!k"]

@@ -23,15 +23,8 @@ DECLARATION = "\nINTERFACE: Final"
 
 
 class Kind(NamedTuple):
-    """What a suite runs on.
-
-    Attributes:
-        of: the class whose objects are tested.
-        make: makes what the suite's tests are given; each suite has a signature of its own.
-    """
-
-    of: type
-    make: Callable[..., Any]
+    of: type  # the class whose objects are tested
+    make: Callable[..., Any]  # makes what the suite's tests are given; each suite has a signature of its own
 
 
 def suites() -> list[ModuleType]:

@@ -23,17 +23,13 @@ HEADER = 4 + 64  # of each connection: a large frame's, with its overhead
 
 
 class Couple:
-    """A client and the upstream's end of its pair.
-
-    Attributes:
-        client, upstream: the peers.
-        pair: what joins them.
-    """
+    """A client and the upstream's end of its pair."""
 
     def __init__(self, client: Peer, upstream: Peer, pair: Pair) -> None:
+        # client, upstream: the peers
         self.client = client
         self.upstream = upstream
-        self.pair = pair
+        self.pair = pair  # what joins them
         self.id = int(pair.id)
 
     @property
@@ -52,16 +48,8 @@ class Couple:
 
 
 class Crowd(World):
-    """A world with many couples. Its clock goes a quarter of a millisecond with each poll, and more in ``pass_time``.
-
-    Args:
-        tls: certificates; both sides speak TLS. None: plaintext.
-        others: of ``World``.
-
-    Attributes:
-        couples: those that joined, oldest first.
-        polls: how many there were.
-        highest: the most that the pool ever held after a poll.
+    """A world with many couples. Its clock goes a quarter of a millisecond with each poll, and more in ``pass_time``. ``tls``: certificates; both
+    sides speak TLS. None: plaintext. ``others``: of ``World``.
     """
 
     def __init__(self, protocol: str = "framed", *, tls: TlsWorld | None = None, **others: Any) -> None:
@@ -74,18 +62,14 @@ class Crowd(World):
         super().__init__(protocol, **others)
         self.server.setblocking(False)
         self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
-        self.couples: list[Couple] = []
-        self.polls = 0
-        self.highest = 0
+        self.couples: list[Couple] = []  # those that joined, oldest first
+        self.polls = 0  # how many there were
+        self.highest = 0  # the most that the pool ever held after a poll
         self._size = int(self.pool.size)
         self._streams = 0
 
     def join(self, *, buffer: int = 0) -> Couple:
-        """A new couple, whose pair is open.
-
-        Args:
-            buffer: bytes of the send buffers of our two sockets; 0: the kernel's choice, which is some MiB.
-        """
+        """A new couple, whose pair is open. ``buffer``: bytes of the send buffers of our two sockets; 0: the kernel's choice, which is some MiB."""
         with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)

@@ -9,7 +9,6 @@ FOLDER = Path(__file__).resolve().parents[2] / "deploy"
 
 
 def module(name: str) -> ModuleType:
-    """One of them; it finds the others as it does when it is run."""
     sys.path.insert(0, str(FOLDER))
     try:
         return importlib.import_module(name)

@@ -8,22 +8,15 @@ from framegate.proxy.tap.segment import OsSegmentFiles, SegmentFiles
 
 
 class FakeDisk(SegmentFiles):
-    """Real files, with room for so many bytes and errors on demand.
-
-    Attributes:
-        room: bytes by which files may still grow; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
-        broken: the errno that every write fails with; 0: none.
-        failing: calls by name that fail with EIO; ``close`` closes all the same, as Linux does.
-        piecemeal: bytes that one call takes at most; 0: all.
-        calls: names of the calls made, in order.
-    """
+    """Real files, with room for so many bytes and errors on demand."""
 
     def __init__(self, room: int | None = None) -> None:
+        # bytes by which files may still grow; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
         self.room = room
-        self.broken = 0
-        self.failing: set[str] = set()
-        self.piecemeal = 0
-        self.calls: list[str] = []
+        self.broken = 0  # the errno that every write fails with; 0: none
+        self.failing: set[str] = set()  # calls by name that fail with EIO; ``close`` closes all the same, as Linux does
+        self.piecemeal = 0  # bytes that one call takes at most; 0: all
+        self.calls: list[str] = []  # names of the calls made, in order
         self._files = OsSegmentFiles()
 
     def create(self, path: str) -> int:

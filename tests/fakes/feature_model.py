@@ -41,8 +41,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
         "max_age",
         "drain",
     ),
-}
-"""The first value of each is the default."""
+}  # the first value of each is the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ def possible_pairs(rng: random.Random) -> frozenset[Pair]:
 
 
 def covering(rng: random.Random, wanted: frozenset[Pair]) -> list[Combination]:
-    """A short list of combinations that have all wanted pairs."""
     left, found = set(wanted), []
     while left:
         start = min(left)

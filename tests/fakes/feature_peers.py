@@ -126,22 +126,15 @@ def broker_answers(body: bytes, host: str, port: int) -> tuple[bytes, bytes]:
 
 
 class Upstream(ScriptedUpstream):
-    """Answers each frame; knows Kafka's login, and is the one broker of a cluster.
-
-    Attributes:
-        requests: bodies of the frames that came, in order, those of our own login and of looks at versions left out.
-        rest: bytes behind the last whole frame.
-        headers: of the PROXY protocol, of each connection.
-        leaked: bodies of SASL frames that are not the proxy's own.
-    """
+    """Answers each frame; knows Kafka's login, and is the one broker of a cluster."""
 
     def __init__(self, combination: Combination, tls: ssl.SSLContext | None) -> None:
         self._combination = combination
         self._tls = tls
-        self.requests: list[bytes] = []
-        self.rest = bytearray()
-        self.leaked: list[bytes] = []
-        self.headers: list[bytes] = []
+        self.requests: list[bytes] = []  # bodies of the frames that came, in order, those of our own login and of looks at versions left out
+        self.rest = bytearray()  # bytes behind the last whole frame
+        self.leaked: list[bytes] = []  # bodies of SASL frames that are not the proxy's own
+        self.headers: list[bytes] = []  # of the PROXY protocol, of each connection
         self.sockets: list[socket.socket] = []
         super().__init__(self._talk)
 
@@ -384,9 +377,8 @@ class Client:
         self.close(proxy)
 
     def _max_age(self, proxy: Framegate) -> None:
-        """Ask, one request after the other, until the connection is ended; each request that was taken is answered.
-
-        A drain, also that of a connection that is too old, ends one that is quiet, which a request may cross.
+        """Ask, one request after the other, until the connection is ended; each request that was taken is answered. A drain, also that of a
+        connection that is too old, ends one that is quiet, which a request may cross.
         """
         deadline = time.monotonic() + 20
         with contextlib.suppress(EOFError, ConnectionError):

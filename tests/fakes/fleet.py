@@ -219,7 +219,6 @@ class Fleet:
         self._clients: list[Client] = []
 
     async def _check(self, question: Row) -> Row:
-        """In this process."""
         self.judged += 1
         return answer(question)
 
@@ -233,7 +232,6 @@ class Fleet:
         self.ends.append((slot.number, life))
 
     async def connect(self, listener: str = "a", broker: int = -1) -> Client:
-        """A client of a listener, or of one of its brokers' ports."""
         listening = self.acceptor.listeners[listener]
         host, _, port = (listening if broker < 0 else listening.brokers[broker]).address.rpartition(":")
         client = Client(*await asyncio.open_connection(host, int(port)))

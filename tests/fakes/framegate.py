@@ -78,18 +78,13 @@ def run_cli(*words: str, text: str | None = None) -> "subprocess.CompletedProces
 
 
 class Framegate:
-    """``framegate serve`` over a configuration given as the file's keys; what is not given gets values that make tests short.
-
-    Attributes:
-        folder: of the configuration; relative paths start there.
-        rows: everything it printed so far; who leaves the block asserts that each is as the log's schema says.
-    """
+    """``framegate serve`` over a configuration given as the file's keys; what is not given gets values that make tests short."""
 
     def __init__(
         self, folder: Path, config: Row, *, environment: dict[str, str] | None = None, wait: bool = True, prefix: tuple[str, ...] = ()
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder = folder  # of the configuration; relative paths start there
         self.config = {
             "node": "test",
             "processors": 1,
@@ -100,7 +95,7 @@ class Framegate:
         }
         path = folder / "framegate.yaml"
         path.write_text(json.dumps(self.config, indent=1))
-        self.rows: list[Row] = []
+        self.rows: list[Row] = []  # everything it printed so far; who leaves the block asserts that each is as the log's schema says
         self._clients: list[socket.socket] = []
         self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
@@ -156,7 +151,6 @@ class Framegate:
                 self._changed.wait(min(left, 0.2))
 
     def events(self, name: str) -> list[Row]:
-        """The rows of an event so far."""
         return [row for row in self.rows if row["event"] == name]
 
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:

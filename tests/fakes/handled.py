@@ -28,26 +28,20 @@ class Asked:
 
 
 class Process:
-    """A handler process: its end of the socket, and what it read.
-
-    Attributes:
-        opened, closed: connections that it was told of, with their facts.
-        wanted: connections and directions whose replies the processor has asked for.
-        asked: requests that ``take`` has not taken.
-        most: how many requests were under way at most, by what it has read and replied.
-    """
+    """A handler process: its end of the socket, and what it read."""
 
     def __init__(self, world: "HandledWorld", name: str, **handler: Any) -> None:
         ours, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         self.world = world
         self.ours: HandlerProcess = world.requests.take_over(ours, name)
+        # opened, closed: connections that it was told of, with their facts
         self.opened: dict[int, wire.Facts] = {}
         self.closed: list[int] = []
-        self.asked: list[Asked] = []
-        self.wanted: list[tuple[int, int]] = []
+        self.asked: list[Asked] = []  # requests that ``take`` has not taken
+        self.wanted: list[tuple[int, int]] = []  # connections and directions whose replies the processor has asked for
         self.under_way = 0
-        self.most = 0
+        self.most = 0  # how many requests were under way at most, by what it has read and replied
         self.ended = False
         self._reader = wire.RecordReader()
         if handler.pop("ready", True):
@@ -146,9 +140,6 @@ class HandledWorld(World):
         upstream: there is one.
         queue, timeout_s: of the request channel.
         others: as ``World``'s.
-
-    Attributes:
-        faults: how many errors of our own the test provokes.
     """
 
     def __init__(self, protocol: str = "framed", *, upstream: bool = False, queue: int = 100, timeout_s: int = 0, **others: Any) -> None:
@@ -156,7 +147,7 @@ class HandledWorld(World):
         super().__init__(protocol, requests=self.requests, serves=not upstream, **others)
         self.has_upstream = upstream
         self.processes: list[Process] = []
-        self.faults = 0
+        self.faults = 0  # how many errors of our own the test provokes
 
     def process(self, name: str = "0.1", **handler: Any) -> Process:
         """A handler process that is there; arguments as ``Process.hello``'s."""

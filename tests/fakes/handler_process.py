@@ -21,8 +21,6 @@ HELD = "held"
 
 
 class Reply(NamedTuple):
-    """A reply as it was read."""
-
     action: str
     direction: str
     throttle_ms: int
@@ -202,7 +200,6 @@ class HandlerProcess:
         return self.process.wait(PATIENCE)
 
     def resident(self) -> int:
-        """Bytes."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     def _all(self) -> Iterator[dict[str, Any]]:

@@ -17,40 +17,26 @@ from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
 
 WHOLE: Final = {"complete", "cut", "open"}
-Key = tuple[str, str, str]
-"""Stream, listener, direction."""
-Tapped = Callable[[str, str], str]
-"""What is captured of a listener and direction: full, a number of bytes, lengths, hash; "" nothing."""
+Key = tuple[str, str, str]  # Stream, listener, direction
+Tapped = Callable[[str, str], str]  # what is captured of a listener and direction: full, a number of bytes, lengths, hash; "" nothing
 
 
 @dataclasses.dataclass
 class Account:
-    """Of one stream, listener and direction.
+    """Of one stream, listener and direction."""
 
-    Attributes:
-        truth: frames that reached their end.
-        sent: frames that may have been seen.
-        stored: frames in the log, whether they reached their end or not.
-        missing: of ``truth``, not in the log.
-        exact, at_most: in gaps, sampled ones and those of frames whose pieces are gone included.
-        unknown: gaps without a count.
-        seen: by totals.
-        quiet: all that was sent has come back: ``truth`` is what was seen.
-        states: of its windows.
-        cut: retention took something of one.
-    """
-
-    truth: int = 0
-    sent: int = 0
-    stored: int = 0
-    missing: int = 0
+    truth: int = 0  # frames that reached their end
+    sent: int = 0  # frames that may have been seen
+    stored: int = 0  # frames in the log, whether they reached their end or not
+    missing: int = 0  # of ``truth``, not in the log
+    # exact, at_most: in gaps, sampled ones and those of frames whose pieces are gone included
     exact: int = 0
     at_most: int = 0
-    unknown: int = 0
-    seen: int = 0
-    quiet: bool = True
-    states: set[str] = dataclasses.field(default_factory=set)
-    cut: bool = False
+    unknown: int = 0  # gaps without a count
+    seen: int = 0  # by totals
+    quiet: bool = True  # all that was sent has come back: ``truth`` is what was seen
+    states: set[str] = dataclasses.field(default_factory=set)  # of its windows
+    cut: bool = False  # retention took something of one
 
     @property
     def counted(self) -> bool:
@@ -67,8 +53,7 @@ def judge(directory: Path, traffic: Traffic, tapped: Tapped, faults: Iterable[st
         tapped: by listener and direction.
         faults: of the verdict, of which parts are expected.
 
-    Returns:
-        What was found, by stream, listener and direction.
+    Returns: What was found, by stream, listener and direction.
     """
     root = str(directory)
     ledger, verdict = read_ledger(root), verify(root)

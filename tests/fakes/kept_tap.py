@@ -46,7 +46,6 @@ class KeptTap:
         return processor
 
     def take(self, stream: str) -> None:
-        """Retention takes a whole stream."""
         for segment in segments(str(self.root), stream):
             self.ledger.deleted(stream, segment.limit, START + HOUR_NS, *segment_times(segment))
         shutil.rmtree(self.root / stream)

@@ -21,20 +21,15 @@ from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
 
 Row = dict[str, Any]
-WAIT_S: Final = 40
-"""For anything that does happen; a busy machine may take so long."""
+WAIT_S: Final = 40  # for anything that does happen; a busy machine may take so long
 
 SETTINGS: Final[dict[str, list[Row]]] = {
     "all": [{"name": "all"}],
     "cut": [{"name": "hash", "listeners": ["a"], "capture": "hash"}, {"name": "head", "directions": ["request"], "max_frame_bytes": 32}],
-    "shares": [
-        {"name": "lengths", "listeners": ["a"], "capture": "lengths", "sample_connections": 0.6},
-        {"name": "some", "sample_connections": 0.5},
-    ],
+    "shares": [{"name": "lengths", "listeners": ["a"], "capture": "lengths", "sample_connections": 0.6}, {"name": "some", "sample_connections": 0.5}],
     "small": [{"name": "all"}],
     "mute": [{"name": "mute", "listeners": ["a"], "on_full": "mute"}, {"name": "all"}],
-}
-"""Rules, by name."""
+}  # Rules, by name
 
 
 @dataclasses.dataclass
@@ -393,7 +388,6 @@ def filled(campaign: Campaign) -> None:
 
 
 def emptied(campaign: Campaign) -> None:
-    """There is room again."""
     (campaign.directory / "ballast").unlink()
 
 

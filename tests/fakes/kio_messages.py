@@ -16,10 +16,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-HOST = "real-broker-"
-"""How the hosts of random answers begin."""
-MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))
-"""How many mutated messages a test makes."""
+HOST = "real-broker-"  # how the hosts of random answers begin
+MUTATIONS = int(os.environ.get("FRAMEGATE_TEST_MUTATIONS", "3000"))  # how many mutated messages a test makes
 ERRORS = list(ErrorCode)
 _INTEGERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
@@ -112,7 +110,6 @@ def request_body(entity: Any, correlation_id: int = 7, client_id: str | None = "
 
 
 def decoded(body: bytes, key: int, version: int, *, answer: bool = True) -> Any:
-    """The entity in a body, all of which it takes."""
     kind = schema(key, version, answer)
     _, start = entity_reader(kind.__header_schema__)(body, 0)
     entity, size = entity_reader(kind)(body, start)

@@ -57,11 +57,7 @@ class Talker:
 
 
 class Limited:
-    """A world and its talkers.
-
-    Args:
-        options: of ``World``.
-    """
+    """A world and its talkers. ``options``: of ``World``."""
 
     def __init__(self, world: World) -> None:
         self.world = world

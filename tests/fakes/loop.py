@@ -34,8 +34,6 @@ Message = dict[str, Any]
 
 
 class Act(Timer):
-    """A timer that does what the test says."""
-
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__()
         self.action = action
@@ -54,9 +52,6 @@ class LoopBench:
         link_bytes: the send buffer of the loop's command socket; 0: the system's.
         sasl: of the listener, whose protocol is Kafka's then.
         brokers: of a cluster, which the upstream is then, as control sends them; the upstream's address is its bootstrap.
-
-    Attributes:
-        read: what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``.
     """
 
     def __init__(
@@ -132,6 +127,7 @@ class LoopBench:
         )
         self._collecting = gc.get_threshold()
         self.clients: list[socket.socket] = []
+        # what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``
         self.read: list[Message] = []
         self._reader = LinkReader()
 

@@ -13,8 +13,7 @@ from framegate.control.demo.processes import ending_with_us
 
 USER = "app"
 PASSWORD = "a-secret-of-the-tests"
-LARGEST = 64 << 20
-"""Bytes of the largest message that server and clients take, of as many packets as it needs."""
+LARGEST = 64 << 20  # bytes of the largest message that server and clients take, of as many packets as it needs
 
 SBIN = "/usr/sbin"  # where Debian has servers, and few people's path leads
 SMALL = ("--innodb-buffer-pool-size=8M", "--innodb-log-file-size=4M", "--innodb-flush-log-at-trx-commit=0")
@@ -23,7 +22,6 @@ START_S = 30.0
 
 
 def server_program() -> str | None:
-    """The server's, if it is here."""
     return shutil.which("mariadbd", path=os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN)))
 
 
@@ -34,16 +32,12 @@ def missing_packages() -> list[str]:
 
 
 class MariaDB:
-    """A server with a database ``peers`` and one user. It listens on a file only: who reaches it by a port came through a proxy.
-
-    Attributes:
-        address: as an endpoint of an upstream.
-    """
+    """A server with a database ``peers`` and one user. It listens on a file only: who reaches it by a port came through a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._socket = folder / "server.sock"
-        self.address = f"unix:{self._socket}"
+        self.address = f"unix:{self._socket}"  # as an endpoint of an upstream
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -10,11 +10,9 @@ from framegate.proxy.cells import PIPELINE_METRICS
 
 ELSEWHERE = frozenset(prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter") for metric in PIPELINE_METRICS)
 """What the Spark job exports."""
-MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}
-"""What Prometheus itself says of a scrape."""
+MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}  # what Prometheus itself says of a scrape
 TARGET = {"job", "instance", "pod"}
-DERIVED = {"problem", "alert", "measure", "where", "kind", "method"}
-"""Labels that a query makes itself."""
+DERIVED = {"problem", "alert", "measure", "where", "kind", "method"}  # Labels that a query makes itself
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SELECTOR = re.compile(r"(?<![\w:])([a-zA-Z_:][\w:]*)?\{([^}]*)\}")

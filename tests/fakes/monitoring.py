@@ -25,11 +25,9 @@ from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.tracing import metered
 
-STEP_S = 15
-"""Between two scrapes."""
+STEP_S = 15  # between two scrapes
 Sample = tuple[str, dict[str, str], float]
-Samples = list[list[Sample]]
-"""What each scrape gave."""
+Samples = list[list[Sample]]  # what each scrape gave
 
 
 def program(name: str) -> str | None:
@@ -39,9 +37,8 @@ def program(name: str) -> str | None:
 
 
 def scrapes(count: int, grow: float = 10) -> Samples:
-    """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``.
-
-    Where nothing has been counted yet, framegate is ready all the same, and knows a broker.
+    """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``. Where nothing has
+    been counted yet, framegate is ready all the same, and knows a broker.
     """
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
@@ -125,10 +122,8 @@ class Prometheus:
         raise AssertionError(f"Prometheus does not start: {(folder / 'log').read_text()}")
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """What an expression is now: elements with ``metric``, the labels, and ``value``, a time and a number as text.
-
-        Raises:
-            AssertionError: Prometheus does not take it.
+        """What an expression is now: elements with ``metric``, the labels, and ``value``, a time and a number as text. Raises AssertionError:
+        Prometheus does not take it.
         """
         body = urllib.parse.urlencode({"query": expression, "time": self.now}).encode()
         try:

@@ -24,7 +24,6 @@ from tests.fakes.upstream import reset as reset
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
-    """One frame whose body is ``size`` bytes."""
     return struct.pack(">i", size) + fill * size
 
 
@@ -44,30 +43,19 @@ def trace_of(owner: object) -> "weakref.ref[Trace]":
 
 
 class Recorder:
-    """Keeps what the sinks of its channels were told, in order, as (word, channel); discards runs after copying them.
-
-    Attributes:
-        told: everything.
-        data: bytes received, by channel.
-        on: what to do additionally, by word.
-        on_run: likewise, with each run.
-        gate: answers for ``may_read``.
-        most: answer for ``read_limit``; what was read meanwhile is in ``reads``, by ``was_read``.
-        room: answers for ``room_for``.
-        passes: answers for ``pipe_target``.
-    """
+    """Keeps what the sinks of its channels were told, in order, as (word, channel); discards runs after copying them."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Channel]] = []
-        self.data: dict[Channel, bytes] = {}
+        self.told: list[tuple[str, Channel]] = []  # everything
+        self.data: dict[Channel, bytes] = {}  # bytes received, by channel
         self.frames: dict[Channel, int] = {}
-        self.on: dict[str, Callable[[Channel], None]] = {}
-        self.on_run: Callable[[Channel, Run], None] | None = None
-        self.gate: Callable[[Channel], bool] | None = None
-        self.most = MAX_READ
+        self.on: dict[str, Callable[[Channel], None]] = {}  # what to do additionally, by word
+        self.on_run: Callable[[Channel, Run], None] | None = None  # likewise, with each run
+        self.gate: Callable[[Channel], bool] | None = None  # answers for ``may_read``
+        self.most = MAX_READ  # answer for ``read_limit``; what was read meanwhile is in ``reads``, by ``was_read``
         self.reads: list[int] = []
-        self.room: tuple[int, bool] = (1 << 31, True)
-        self.passes: dict[Channel, Channel] = {}
+        self.room: tuple[int, bool] = (1 << 31, True)  # answers for ``room_for``
+        self.passes: dict[Channel, Channel] = {}  # answers for ``pipe_target``
 
     def note(self, word: str, channel: Channel) -> None:
         self.told.append((word, channel))
@@ -87,15 +75,9 @@ class Recorder:
 
 
 class RecorderSink(ChannelSink):
-    """One channel's, which tells a recorder.
-
-    Attributes:
-        channel: to be set when the call that makes it has returned.
-    """
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.channel: Channel
+        self.channel: Channel  # to be set when the call that makes it has returned
 
     def ready(self) -> None:
         self._recorder.note("ready", self.channel)
@@ -147,12 +129,7 @@ class RecorderSink(ChannelSink):
 
 
 class NetBench:
-    """One selector, one recorder, and the peers' ends of its channels.
-
-    Attributes:
-        faults: how many errors of our own the test provokes.
-        leaks: what a pool that finds leaks is to find of them.
-    """
+    """One selector, one recorder, and the peers' ends of its channels."""
 
     def __init__(self, *, pool: int = 1 << 20, kind: str = KIND) -> None:
         self.clock = FakeClock()
@@ -161,8 +138,8 @@ class NetBench:
         self.selector = Selector(self.clock, self.pool)
         self.limit = ReceiveLimit(-1)
         self.stats = SideStats()
-        self.faults = 0
-        self.leaks: list[str] = []
+        self.faults = 0  # how many errors of our own the test provokes
+        self.leaks: list[str] = []  # what a pool that finds leaks is to find of them
         self._peers: list[socket.socket] = []
 
     def options(

@@ -29,9 +29,8 @@ class Said:
 
 
 def s_client(address: tuple[str, int], *options: str, steps: tuple[tuple[bytes, bytes], ...], quiet: bool = True) -> Said:
-    """Connect, and for each step send the first and read until the second was seen, or the peer has gone; then go away.
-
-    ``quiet``: nothing that is sent is a command, and nothing but the peer's data is printed; else errors stand among it.
+    """Connect, and for each step send the first and read until the second was seen, or the peer has gone; then go away. ``quiet``: nothing that is
+    sent is a command, and nothing but the peer's data is printed; else errors stand among it.
     """
     command = ["openssl", "s_client", "-connect", "{}:{}".format(*address), *(["-quiet"] if quiet else []), *options]
     errors_to = subprocess.PIPE if quiet else subprocess.STDOUT

@@ -21,8 +21,7 @@ _SIGNALS: Final[dict[str, tuple[type[Any], str, str, str]]] = {
     "metrics": (ExportMetricsServiceRequest, "resource_metrics", "scope_metrics", "metrics"),
     "trace": (ExportTraceServiceRequest, "resource_spans", "scope_spans", "spans"),
     "logs": (ExportLogsServiceRequest, "resource_logs", "scope_logs", "log_records"),
-}
-"""The request of each signal, and the names of its resources, of their scopes and of what these hold."""
+}  # the request of each signal, and the names of its resources, of their scopes and of what these hold
 
 
 def attributes_of(item: Any) -> dict[str, Any]:
@@ -60,7 +59,6 @@ class Received:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """By name."""
         return {metric.name: metric for metric in self.items("metrics")}
 
 

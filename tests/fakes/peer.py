@@ -23,37 +23,29 @@ def body(size: int, stream: int, number: int) -> memoryview:
 
 
 class Peer:
-    """Sends the frames that it is given, as far as the socket takes them; what comes is compared, byte by byte, with what the ``other`` was given.
-
-    Attributes:
-        other: the peer at the far side of the proxy.
-        sends, reads: bytes that it moves in a turn; 0: it has stopped.
-        given, ends: all that it was given to send, and where each frame ends.
-        sent, seen: bytes that its socket took; that came.
-        cut: what it sends may arrive in pieces, if the frame is large.
-        answers: it gives itself an answer for each frame that came whole, of the same size; and reads nothing until that is out.
-        ended: ``""`` while the stream lasts, then ``end`` or ``reset``.
-        shaking: the handshake is not done.
-    """
+    """Sends the frames that it is given, as far as the socket takes them; what comes is compared, byte by byte, with what the ``other`` was given."""
 
     def __init__(self, sock: socket.socket, stream: int, tls: ssl.SSLContext | None = None, *, server: bool = False) -> None:
         sock.setblocking(False)
         self.sock: socket.socket = sock
-        self.shaking = tls is not None
+        self.shaking = tls is not None  # the handshake is not done
         if tls is not None:
             name = None if server else "localhost"
             self.sock = tls.wrap_socket(sock, server_side=server, server_hostname=name, do_handshake_on_connect=False)
-        self.other: Peer = self
+        self.other: Peer = self  # the peer at the far side of the proxy
         self.stream = stream
+        # sends, reads: bytes that it moves in a turn; 0: it has stopped
         self.sends = ALL
         self.reads = ALL
+        # given, ends: all that it was given to send, and where each frame ends
         self.given = bytearray()
         self.ends: list[int] = []
+        # sent, seen: bytes that its socket took; that came
         self.sent = 0
         self.seen = 0
-        self.cut = False
-        self.answers = False
-        self.ended = ""
+        self.cut = False  # what it sends may arrive in pieces, if the frame is large
+        self.answers = False  # it gives itself an answer for each frame that came whole, of the same size; and reads nothing until that is out
+        self.ended = ""  # ``""`` while the stream lasts, then ``end`` or ``reset``
         self._answered = 0
         self._chunk = CHUNK if tls is None else RECORD
         self._retry = 0
@@ -95,7 +87,6 @@ class Peer:
 
     @property
     def frames(self) -> int:
-        """Whole frames that came."""
         return bisect.bisect_right(self.other.ends, self.seen)
 
     @property
@@ -171,7 +162,6 @@ class Peer:
         self.seen = end
 
     def _answer(self) -> bool:
-        """Whether an answer is to go out now."""
         if not self.answers or self.frames == self._answered:
             return False
         for index in range(self._answered, self.frames):

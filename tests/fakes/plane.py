@@ -62,12 +62,10 @@ from framegate.control.steering.configuration_file import ConfigurationFile
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.explanation import Explanations
 from framegate.control.steering.filter import Filter
-from framegate.control.steering.kafka_rules import RulesAboutKafka
-from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners, Upstreams
+from framegate.control.steering.limits import Limits, RulesAboutKafka
+from framegate.control.steering.listeners import Listeners, RefusedFrames, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares
 from framegate.control.steering.problems import Watch
-from framegate.control.steering.refused import RefusedFrames
 from framegate.control.steering.rows import Audit, LogRows, Place
 from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.state import State
@@ -97,20 +95,6 @@ from framegate.proxy.server.protocol import Request
 from framegate.proxy.server.rows import ClientRow, OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
-
-__all__ = [
-    "FakeAudit",
-    "FakeCertificates",
-    "FakePlane",
-    "FakeRotation",
-    "FakeUsers",
-    "certificate",
-    "channel_row",
-    "closed_row",
-    "fake_config",
-    "handler_process",
-    "holder",
-]
 
 MIB = 1024 * 1024
 
@@ -402,8 +386,6 @@ class FakeAcceptor:
 
 
 class FakeBrokers(Brokers):
-    """Those that a test gives."""
-
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
@@ -423,8 +405,6 @@ def broker_status(node: int, **changes: Any) -> BrokerStatus:
 
 
 class FakeCertificates(TlsStores):
-    """Those that a test gives."""
-
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
 
@@ -755,7 +735,6 @@ class FakePlane(State):
         del self._slots[slot]
 
     def hire(self, slot: int) -> None:
-        """A slot is there, or there again, and counts on."""
         if slot == len(self._readers):
             self._descriptors.append(create(self._layout))
             self.writers.append(CellWriter(self._descriptors[slot], self._layout))

@@ -38,14 +38,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from framegate.proxy.cells import CellLayout, CellWriter, State
-from framegate.proxy.config.model import (
-    MAX_RECEIVE_SIZE,
-    ProxyConfig,
-    TapRule,
-    changed_from_wire,
-    from_wire,
-    largest_whole,
-)
+from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, TapRule, changed_from_wire, from_wire, largest_whole
 from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
 from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from framegate.proxy.server.messages import (
@@ -121,7 +114,6 @@ def layout_of(places: list[list[str]]) -> CellLayout:
 
 
 def _owners(config: ProxyConfig) -> set[str]:
-    """Who has stores."""
     own = {listener_owner(item.name) for item in config.listeners if item.tls is not None}
     return own | {upstream_owner(item.name) for item in config.upstreams if item.tls is not None}
 
@@ -134,10 +126,7 @@ def limits_of(config: ProxyConfig) -> Any:
 
 def facts_of(config: ProxyConfig) -> dict[str, Any]:
     """What tests ask about a configuration in force."""
-    facts: dict[str, Any] = {
-        "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
-        "limits": limits_of(config),
-    }
+    facts: dict[str, Any] = {"max_receive_size": {item.name: item.max_receive_size for item in config.listeners}, "limits": limits_of(config)}
     if rules := {item.name: dataclasses.asdict(item.kafka) for item in config.listeners if item.kafka is not None}:
         facts["kafka_rules"] = rules
     if config.tap is not None:

@@ -7,11 +7,8 @@ OTHERS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str)
 
 
 def bytes_reached(*roots: object, without: tuple[object, ...] = ()) -> int:
-    """Bytes of the distinct ``bytes`` objects behind ``roots``, through views, containers and our own objects alike.
-
-    Args:
-        roots: where to begin.
-        without: objects that are not gone into; nor are types, modules and functions.
+    """Bytes of the distinct ``bytes`` objects behind ``roots``, through views, containers and our own objects alike. ``roots``: where to begin.
+    ``without``: objects that are not gone into; nor are types, modules and functions.
     """
     seen = {id(item) for item in without}
     total = 0

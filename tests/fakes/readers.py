@@ -14,11 +14,9 @@ LARGEST_READ = 262144
 class Reader(Waiter):
     """One connection.
 
-    Args:
-        frames: sizes of what it has to read, header counted; ``more`` gives further ones as long as it is asked.
+    ``frames``: sizes of what it has to read, header counted; ``more`` gives further ones as long as it is asked.
 
     Attributes:
-        bytes, whole: what it has read.
         waits: it is throttled; reads nothing but the frame begun.
     """
 
@@ -26,6 +24,7 @@ class Reader(Waiter):
         self.buckets = list(buckets)
         self.frames = deque(frames)
         self.more = more
+        # bytes, whole: what it has read
         self.bytes = 0
         self.whole = 0
         self.turns = 0
@@ -58,7 +57,6 @@ class Reader(Waiter):
         return bool(self._within or self.frames)
 
     def read(self, now_ns: int) -> int:
-        """One event: what was read."""
         if not self._has_more():
             return 0
         if not self.waits:

@@ -37,12 +37,7 @@ def batch(*records: bytes, codec: int = 0, magic: int = 2, count: int | None = N
 
 
 def produce(
-    *topics: tuple[str, Sequence[bytes]],
-    version: int = 9,
-    correlation: int = 1,
-    acks: int = -1,
-    partition: int = 2,
-    client_id: bytes = b"\0\x01c",
+    *topics: tuple[str, Sequence[bytes]], version: int = 9, correlation: int = 1, acks: int = -1, partition: int = 2, client_id: bytes = b"\0\x01c"
 ) -> bytes:
     """A frame. ``topics``: each with its batches, one for each partition from ``partition`` on."""
     compact = version >= 9

@@ -20,29 +20,20 @@ class Quiet(WSGIRequestHandler):
 
 
 class S3:
-    """The server.
-
-    Attributes:
-        endpoint: its URL.
-        url: of a prefix in its bucket.
-        requests: method and path of each request.
-        fault: is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None.
-        held: requests wait while it is not set.
-    """
-
     def __init__(self) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
 
         self._app: Wsgi = DomainDispatcherApplication(create_backend_app)
-        self.requests: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []  # method and path of each request
+        # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None
         self.fault: Callable[[str, str], int | None] = lambda method, path: None
-        self.held = threading.Event()
+        self.held = threading.Event()  # requests wait while it is not set
         self.held.set()
         self.waiting = threading.Event()
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=Quiet)
         self._server.daemon_threads = True  # type: ignore[attr-defined]
-        self.endpoint = f"http://127.0.0.1:{self._server.port}"
-        self.url = f"s3://{BUCKET}/production"
+        self.endpoint = f"http://127.0.0.1:{self._server.port}"  # its URL
+        self.url = f"s3://{BUCKET}/production"  # of a prefix in its bucket
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

@@ -19,31 +19,20 @@ _API_VERSIONS, _HANDSHAKE, _TOKEN = 18, 17, 36
 
 
 class SaslBroker(ScriptedUpstream):
-    """Answers a request, once it is known who sends it, with its correlation id, who that is, and its body.
-
-    Attributes:
-        passwords: of users, for PLAIN and SCRAM.
-        tokens: whose they are, for OAUTHBEARER.
-        lifetime_ms: of a session; 0: for ever.
-        words: with which a login is refused.
-        logins: who logged in, in order, again included.
-        refused: how many did not.
-        requests: (key, correlation id, who sent it) of all that was asked on any connection, the frames of SASL included.
-        bodies: what it answers to requests of a client that is known, by key, instead of who sent it.
-        hold: is called before the answer to each request of a client that is known.
-    """
+    """Answers a request, once it is known who sends it, with its correlation id, who that is, and its body."""
 
     def __init__(self, passwords: dict[str, str] | None = None, *, tokens: dict[str, str] | None = None, lifetime_ms: int = 0) -> None:
         super().__init__(self._talk)
-        self.passwords = passwords or {}
-        self.tokens = tokens or {}
-        self.lifetime_ms = lifetime_ms
-        self.words = "Authentication failed: Invalid username or password"
-        self.logins: list[str] = []
-        self.refused = 0
+        self.passwords = passwords or {}  # of users, for PLAIN and SCRAM
+        self.tokens = tokens or {}  # whose they are, for OAUTHBEARER
+        self.lifetime_ms = lifetime_ms  # of a session; 0: for ever
+        self.words = "Authentication failed: Invalid username or password"  # with which a login is refused
+        self.logins: list[str] = []  # who logged in, in order, again included
+        self.refused = 0  # how many did not
+        # (key, correlation id, who sent it) of all that was asked on any connection, the frames of SASL included
         self.requests: list[tuple[int, int, str]] = []
-        self.bodies: dict[int, bytes] = {}
-        self.hold: Callable[[int], None] = lambda key: None
+        self.bodies: dict[int, bytes] = {}  # what it answers to requests of a client that is known, by key, instead of who sent it
+        self.hold: Callable[[int], None] = lambda key: None  # is called before the answer to each request of a client that is known
 
     def asked(self) -> list[int]:
         return [key for key, _, _ in self.requests]

@@ -45,7 +45,6 @@ def request(key: int, version: int, correlation: int, rest: bytes, *, flexible: 
 
 
 def versions(version: int, correlation: int = 7, name: str = "test") -> bytes:
-    """ApiVersions."""
     rest = compact(name.encode()) + compact(b"1.0") + b"\0" if version >= 3 else b""
     return request(18, version, correlation, rest, flexible=version >= 3)
 
@@ -74,7 +73,6 @@ def handshake_answer(*mechanisms: str, error: int = 0, correlation: int = 7) -> 
 
 
 def token(data: bytes, correlation: int = 7, version: int = 2) -> bytes:
-    """SaslAuthenticate."""
     if version == 2:
         return request(36, 2, correlation, compact(data) + b"\0", flexible=True)
     return request(36, version, correlation, struct.pack(">i", len(data)) + data)
@@ -106,7 +104,6 @@ def salted(mechanism: str, password: str = PASSWORD, salt: bytes = SALT, iterati
 
 
 def stored(mechanism: str, password: str = PASSWORD, **extra: object) -> ScramCredential:
-    """What is stored of the password."""
     name, secret = HASHES[mechanism], salted(mechanism, password)
     key = hmac.digest(secret, b"Client Key", name)
     return ScramCredential(SALT, ITERATIONS, hashlib.new(name, key).digest(), hmac.digest(secret, b"Server Key", name), **extra)  # type: ignore[arg-type]

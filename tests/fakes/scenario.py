@@ -8,9 +8,8 @@ from typing import Any
 
 
 def run_by(run: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a test of a coroutine function: it is run as ``run(coroutine, *arguments, **options)``.
-
-    ``run`` gives its positional parameters; its keyword-only parameters are fixtures and parameters of pytest.
+    """Make a test of a coroutine function: it is run as ``run(coroutine, *arguments, **options)``. ``run`` gives its positional parameters; its
+    keyword-only parameters are fixtures and parameters of pytest.
     """
 
     def decorate(scenario: Callable[..., Any]) -> Callable[..., None]:

@@ -40,19 +40,10 @@ ISSUER, AUDIENCE = "https://id.example.com", "kafka"
 
 
 class Secretive:
-    """What a test gets.
-
-    Attributes:
-        canaries: all that must be nowhere; ``password`` is of ``USER``, ``wrong`` of nobody.
-        marker: what may be seen: it stands in a request that the tap records, and in principals.
-        logins: to upstreams: names of listeners, and whether the broker lets us in.
-        answers: what was said when it was asked.
-    """
-
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.folder = folder
-        self.canaries = Canaries()
-        self.marker = Canaries()
+        self.canaries = Canaries()  # all that must be nowhere; ``password`` is of ``USER``, ``wrong`` of nobody
+        self.marker = Canaries()  # what may be seen: it stands in a request that the tap records, and in principals
         self.marked = self.marker.word("marker")
         self.password, self.wrong = self.canaries.text("password of a client"), self.canaries.text("wrong password of a client")
         self.certificates: Certificates = create(folder / "tls")
@@ -63,17 +54,13 @@ class Secretive:
         public = json.loads(ECAlgorithm.to_jwk(self.key.public_key()))
         (self.folder / "jwks.json").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
         self._keep_keys()
-        self.logins: dict[str, bool] = {}
-        self.answers: list[bytes] = []
+        self.logins: dict[str, bool] = {}  # to upstreams: names of listeners, and whether the broker lets us in
+        self.answers: list[bytes] = []  # what was said when it was asked
         upstreams, listeners = self._upstreams(undo)
         self.open_broker = undo.enter_context(SaslBroker({USER: self.password}))
         upstreams.append({"name": "open", "endpoints": [self.open_broker.address]})
         common = {"address": "127.0.0.1:0", "protocol": "kafka", "max_receive_size": "1MiB", "timeouts": {"failed_authentication": "0ms"}}
-        sasl = {
-            "mechanisms": list(MECHANISMS),
-            "users": "users",
-            "tokens": {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE},
-        }
+        sasl = {"mechanisms": list(MECHANISMS), "users": "users", "tokens": {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE}}
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         listeners += [
             {"name": "sasl", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl},
@@ -228,7 +215,6 @@ def client_context(rig: Secretive) -> ssl.SSLContext:
 
 
 def wrong_logins(rig: Secretive) -> list[Client]:
-    """What is refused for what it says."""
     new = rig.canaries.text
 
     def plain(data: bytes) -> Client:
@@ -358,14 +344,10 @@ _PAUSE_S = 0.002
 
 
 class WatchedProcesses:
-    """A context manager: looks at a process, and at all that come from it, again and again.
-
-    Attributes:
-        seen: what was found, by pid and file.
-    """
+    """A context manager: looks at a process, and at all that come from it, again and again."""
 
     def __init__(self, pid: int) -> None:
-        self.seen: dict[tuple[int, str], set[bytes]] = {}
+        self.seen: dict[tuple[int, str], set[bytes]] = {}  # what was found, by pid and file
         self._pid = pid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)

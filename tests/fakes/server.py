@@ -25,14 +25,8 @@ def echo_bytes(sock: socket.socket) -> None:
 
 
 class ServerProcess:
-    """A processor with our ends of its sockets.
-
-    Args:
-        command: of the processor, which is another one for the fake.
-        overrides: words of the start message.
-
-    Attributes:
-        notices: what it said that answered nothing, but for rows of connections that opened or are open.
+    """A processor with our ends of its sockets. ``command``: of the processor, which is another one for the fake. ``overrides``: words of the start
+    message.
     """
 
     def __init__(self, config: ProxyConfig, *, start: bool = True, command: tuple[str, ...] = COMMAND, **overrides: object) -> None:
@@ -41,7 +35,7 @@ class ServerProcess:
         self.layout = CellLayout.of(config)
         self.cells_fd = create(self.layout)
         self.cells = CellReader(self.cells_fd, self.layout)
-        self.notices: list[Message] = []
+        self.notices: list[Message] = []  # what it said that answered nothing, but for rows of connections that opened or are open
         self._answers: dict[int, Message] = {}
         self._ids = 0
         self._clients: list[socket.socket] = []

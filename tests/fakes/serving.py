@@ -68,10 +68,7 @@ async def serving(
 
 
 def run(
-    body: Callable[[Serving], Awaitable[T]],
-    observe: CallObserver | None = None,
-    tap: TapConfig | None = None,
-    tracer: "CallSpans | None" = None,
+    body: Callable[[Serving], Awaitable[T]], observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: "CallSpans | None" = None
 ) -> T:
     """Run the body of a test with a service at hand."""
 

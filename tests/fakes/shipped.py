@@ -49,21 +49,17 @@ class FaultyStore(Store):
 
 
 class ShippedTap:
-    """A tap of the node ``edge``, and its store below ``root``.
-
-    Attributes:
-        now_ns, now_s: the machine's clocks.
-        slept: what the shipper slept.
-    """
+    """A tap of the node ``edge``, and its store below ``root``."""
 
     def __init__(self, folder: Path, node: str = "edge") -> None:
         self.folder = folder
         self.tap = KeptTap(folder)
         self.url = f"file://{folder}.store"
         self.root = f"{self.url}/{node}"
+        # now_ns, now_s: the machine's clocks
         self.now_ns = START + 600 * MINUTE_NS
         self.now_s = 1000.0
-        self.slept: list[float] = []
+        self.slept: list[float] = []  # what the shipper slept
         self.store = FaultyStore(self.root)
         self.restart()
 

@@ -11,7 +11,6 @@ from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamCo
 def config_of(
     endpoint: str = "127.0.0.1:1", listener: dict[str, Any] | None = None, upstream: dict[str, Any] | None = None, **keys: Any
 ) -> ProxyConfig:
-    """One listener ``in`` before one upstream ``up``."""
     return ProxyConfig(
         node="test",
         listeners=(ListenerConfig(**{"name": "in", "address": "127.0.0.1:0", "upstream": "up", **(listener or {})}),),
@@ -30,7 +29,6 @@ def around(root: Path, files: dict[str, str] | None = None, **fields: Any) -> Su
 
 
 def one(findings: Any, subject: str) -> Finding:
-    """The one whose subject holds a text."""
     found = [item for item in findings if subject in item.subject]
     assert len(found) == 1, found
     return found[0]

@@ -35,14 +35,6 @@ class Talk:
         size: bytes of each question, and of each answer, besides its number.
         reads: whether the upstream reads at all.
         each_turn: is called in each turn.
-
-    Attributes:
-        asked: questions that went out whole.
-        served, answered: numbers that came to the upstream, and whose answers came to the client.
-        rest: of the upstream: what came of a question that is not whole.
-        frame_size: bytes of a question, header counted.
-        reads: see the arguments; ``hears``: whether the client reads.
-        ended: the client has seen the end of the stream; ``failure``: or an error in its place.
     """
 
     def __init__(
@@ -60,13 +52,14 @@ class Talk:
         for sock in (self.client, self.upstream):
             sock.setblocking(False)
         self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it sends is on its way at once, also while answers are held
-        self.asked = 0
+        self.asked = 0  # questions that went out whole
+        # served, answered: numbers that came to the upstream, and whose answers came to the client
         self.served: list[int] = []
         self.answered: list[int] = []
-        self.rest = b""
-        self.ended = False
+        self.rest = b""  # of the upstream: what came of a question that is not whole
+        self.ended = False  # the client has seen the end of the stream; ``failure``: or an error in its place
         self.failure: OSError | None = None
-        self.reads = reads
+        self.reads = reads  # see the arguments; ``hears``: whether the client reads
         self.hears = True
         self._world = world
         self._each_turn = each_turn
@@ -74,7 +67,7 @@ class Talk:
         self._window, self._burst = window, burst
         self._delay_ns = delay_ns
         self._body = bytes(size)
-        self.frame_size = len(self._question(1))
+        self.frame_size = len(self._question(1))  # bytes of a question, header counted
         self._begun = 0  # questions that were made
         self._asking = b""
         self._replying = b""

@@ -25,7 +25,6 @@ def missing(root: Path, stream: str | None = None) -> dict[str, int]:
 
 
 def segment_files(root: Path, stream: str = "*") -> list[Path]:
-    """Of a stream, or of all, in order."""
     return sorted(path for path in root.glob(f"{stream}/*") if path.suffix in (".seg", ".open"))
 
 

@@ -38,20 +38,15 @@ def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:
 
 
 class FakeProcessor:
-    """Appends runs to one stream of a log; nothing is on disk before ``flush``.
-
-    Attributes:
-        stream: its name.
-        sent: frames appended so far by (connection, direction): the numbering of the next run.
-    """
+    """Appends runs to one stream of a log; nothing is on disk before ``flush``."""
 
     def __init__(
         self, directory: Path, *, boot_id: str = "b0", node: str = "edge", slot: int | str = 0, rule: TapRule | None = None, **tap: int
     ) -> None:
         self.config = TapConfig(directory=str(directory), **tap)  # type: ignore[arg-type]
         self.writer = TapWriter(self.config, node, str(slot), boot_id)
-        self.stream = self.writer.stream
-        self.sent: dict[tuple[int, str], int] = {}
+        self.stream = self.writer.stream  # its name
+        self.sent: dict[tuple[int, str], int] = {}  # frames appended so far by (connection, direction): the numbering of the next run
         self._rules = TapRules((rule or TapRule(name="all"),), self.writer)
         self._points: dict[tuple[int, str], FrameTap] = {}
 

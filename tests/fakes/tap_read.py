@@ -10,11 +10,8 @@ from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES
 
 
 def segment_facts(path: str) -> dict[str, str | int]:
-    """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version.
-
-    Raises:
-        FormatError: not a segment.
-        FileNotFoundError: it was deleted.
+    """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version. Raises FormatError: not a segment; FileNotFoundError: it
+    was deleted.
     """
     fd = open_segment(path)
     try:
@@ -24,9 +21,8 @@ def segment_facts(path: str) -> dict[str, str | int]:
 
 
 def read_blocks(root: str, stream: str, offset: int = START, limit: int | None = None) -> Iterator[LogBlock]:
-    """``walk`` and ``read_block`` in one; raises what they raise.
-
-    A damaged block with nothing behind it, in a segment that is not sealed, is the end, not an error: a power loss leaves such tails.
+    """``walk`` and ``read_block`` in one; raises what they raise. A damaged block with nothing behind it, in a segment that is not sealed, is the
+    end, not an error: a power loss leaves such tails.
     """
     joiner = Joiner()
     for ref in walk(root, stream, offset, limit):
@@ -48,7 +44,6 @@ def read_frames(root: str, stream: str | None = None) -> Iterator[Frame]:
 
 
 def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
-    """Every gap of a stream, or of all streams."""
     for name in streams(root) if stream is None else [stream]:
         for block in read_blocks(root, name, first_offset(root, name)):
             yield from block.gaps()

@@ -16,15 +16,12 @@ from tests.fakes.network import NetBench, frame, run_of, tcp_pair
 
 @dataclasses.dataclass(frozen=True)
 class TlsWorld:
-    """Paths and settings.
+    """Paths and settings."""
 
-    Attributes:
-        authority, other_authority: PEM files.
-        server, client, stranger: certificate and key; the stranger's are signed by the other authority.
-    """
-
+    # authority, other_authority: PEM files
     authority: str
     other_authority: str
+    # server, client, stranger: certificate and key; the stranger's are signed by the other authority
     server: tuple[str, str]
     client: tuple[str, str]
     stranger: tuple[str, str]

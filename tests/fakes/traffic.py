@@ -17,8 +17,7 @@ HEADER: Final = struct.Struct(">IQI")
 LENGTH: Final = struct.Struct(">i")
 PADDING: Final = bytes(range(251)) * 2400
 SIZES: Final = (HEADER.size, 20, 100, 100, 100, 1000, 5000)
-LARGE: Final = 300_000
-"""Above what passes whole: an answer of this size is cut through."""
+LARGE: Final = 300_000  # Above what passes whole: an answer of this size is cut through
 BATCH: Final = 40
 WAIT_S: Final = 40
 
@@ -77,22 +76,14 @@ class Echo:
 
 
 class Client:
-    """One connection.
-
-    Attributes:
-        number: in each of its frames.
-        listener: which it is connected to.
-        id, stream: the channel's, and the stream of the processor that has it.
-        sent: frames handed to the kernel, or about to be.
-    """
-
     def __init__(self, number: int, listener: str, sock: socket.socket, seed: int, *, large: bool) -> None:
-        self.number = number
-        self.listener = listener
+        self.number = number  # in each of its frames
+        self.listener = listener  # which it is connected to
         self.sock = sock
+        # id, stream: the channel's, and the stream of the processor that has it
         self.id = 0
         self.stream = ""
-        self.sent = 0
+        self.sent = 0  # frames handed to the kernel, or about to be
         rng = random.Random(seed)
         self._sizes = rng.choices(SIZES, k=64)
         if large:
@@ -166,17 +157,12 @@ class Client:
 
 
 class Traffic:
-    """Clients of one proxy after another, and their echo.
-
-    Attributes:
-        clients: all there ever were.
-        here: those that are connected, as far as is known.
-    """
+    """Clients of one proxy after another, and their echo."""
 
     def __init__(self, seed: int) -> None:
         self.echo = Echo()
-        self.clients: list[Client] = []
-        self.here: list[Client] = []
+        self.clients: list[Client] = []  # all there ever were
+        self.here: list[Client] = []  # those that are connected, as far as is known
         self._rng = random.Random(seed)
         self._stop = threading.Event()
 

@@ -17,18 +17,12 @@ from framegate.proxy.network.transport import DONE, Identity, Transport
 
 
 class Wire:
-    """One direction between two ends: bytes in flight, then FIN.
-
-    Attributes:
-        capacity: bytes that may be in flight; writing beyond is refused.
-        split: the most that one read gets; None for all there is.
-        stalled: nothing arrives while it is set.
-    """
+    """One direction between two ends: bytes in flight, then FIN."""
 
     def __init__(self, capacity: int = 1 << 20, split: int | None = None) -> None:
-        self.capacity = capacity
-        self.split = split
-        self.stalled = False
+        self.capacity = capacity  # bytes that may be in flight; writing beyond is refused
+        self.split = split  # the most that one read gets; None for all there is
+        self.stalled = False  # nothing arrives while it is set
         self.fin = False
         self._bytes = bytearray()
 
@@ -44,7 +38,6 @@ class Wire:
         return data
 
     def peek(self, size: int) -> bytes | None:
-        """As ``take``, and leaves them there."""
         if self.stalled or not (self._bytes or self.fin):
             return None
         return bytes(self._bytes[: min(size, self.split or size)])
@@ -54,19 +47,14 @@ class Wire:
 
 
 class MemorySocket:
-    """As much of a non-blocking ``socket.socket`` as a transport uses.
-
-    Attributes:
-        inbound, outbound: the two wires.
-        calls: names of the calls made.
-        errors: numbers that the next calls of a name fail with.
-    """
+    """As much of a non-blocking ``socket.socket`` as a transport uses."""
 
     def __init__(self, inbound: Wire, outbound: Wire) -> None:
+        # inbound, outbound: the two wires
         self.inbound = inbound
         self.outbound = outbound
-        self.calls: list[str] = []
-        self.errors: dict[str, deque[int]] = {"recv": deque(), "send": deque()}
+        self.calls: list[str] = []  # names of the calls made
+        self.errors: dict[str, deque[int]] = {"recv": deque(), "send": deque()}  # numbers that the next calls of a name fail with
         self._fd = -1
 
     def fileno(self) -> int:

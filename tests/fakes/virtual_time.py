@@ -5,8 +5,6 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["VirtualLoop", "in_virtual_time"]
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """``skip`` lets time pass as if the process had been stopped: nothing runs meanwhile."""
@@ -37,7 +35,6 @@ class _Waiting(selectors.DefaultSelector):
 
 
 def in_virtual_time(scenario: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario to its end."""
     loop = VirtualLoop()
     try:
         loop.run_until_complete(scenario(loop))

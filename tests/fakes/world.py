@@ -63,8 +63,6 @@ class HandClock(Clock):
 
 
 class Told(PairWatcher):
-    """Remembers what it was told."""
-
     def __init__(self) -> None:
         self.opened: list[OpenedRow] = []
         self.rows: list[ClosedRow] = []
@@ -129,9 +127,6 @@ class World:
         kafka_rules: which APIs and names clients may use; None: all.
         is_local: only clients in the pod reach the listener.
         others: options of both sides' channels.
-
-    Attributes:
-        largest: bytes of the largest frame that passes whole as a request, and as an answer; 0 when such frames pass in pieces.
     """
 
     def __init__(
@@ -171,6 +166,7 @@ class World:
         self.clock = HandClock()
         self.told = Told()
         self.pool = pool_of(pool, self.clock.now_ns)
+        # bytes of the largest frame that passes whole as a request, and as an answer; 0 when such frames pass in pieces
         self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
         self.pool.set_largest(*self.largest)
         self.counters = Counters(["l"], ["u"], [PLACE])

@@ -186,7 +186,6 @@ def talking(sock: socket.socket) -> Repeat:
 
 
 def many(config: Row, count: int) -> Row:
-    """The configuration with so many more listeners."""
     (listener,) = config["listeners"]
     return {**config, "listeners": [listener, *({**listener, "name": f"more-{number}"} for number in range(count))]}
 

@@ -15,10 +15,8 @@ _PERIOD_US = 100_000
 
 
 class Resizable:
-    """A cgroup whose CPUs and memory are changed while something runs in it, as the kubelet does when it resizes a pod in place.
-
-    Args:
-        folders: one or, of cgroups version 1, one for each controller.
+    """A cgroup whose CPUs and memory are changed while something runs in it, as the kubelet does when it resizes a pod in place. ``folders``: one or,
+    of cgroups version 1, one for each controller.
     """
 
     def __init__(self, folders: list[Path]) -> None:
@@ -105,7 +103,6 @@ def group() -> Iterator[Resizable]:
 
 
 def resized(proxy: Framegate, seen: list[Row]) -> Row:
-    """The next row of that name."""
     row = proxy.wait_row(lambda row: row["event"] == "container_resized" and row not in seen, timeout=20)
     seen.append(row)
     return row

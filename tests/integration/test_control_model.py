@@ -50,8 +50,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 STEPS: Final = int(os.environ.get("FRAMEGATE_CONTROL_STEPS", "120"))
 SEED: Final = int(os.environ.get("FRAMEGATE_CONTROL_SEED", "1"))
 CLIENTS: Final = 4
-EACH: Final = 5
-"""Steps of a client between two checks."""
+EACH: Final = 5  # Steps of a client between two checks
 FIXED: Final = ("a", "b", "tls")
 """Listeners with traffic; ``d0`` to ``d3`` come and go, ``m`` is muted, closed and throttled, ``kafka`` is tapped, and ``sasl`` asks for a login."""
 EXCUSED: Final = {"processor_died", "drained", "drain_timeout"}
@@ -60,8 +59,7 @@ REFUSALS: Final = {"ABORTED", "FAILED_PRECONDITION", "UNAVAILABLE", "NOT_FOUND",
 LATE: Final = {"CANCELLED", "DEADLINE_EXCEEDED"}
 SIZES: Final = [64, 100, 1000, 4096, 5000, 16384, 40_000, 65_536]
 USERS: Final = ("u0", "u1")
-ROUNDS: Final = (4096, 4097)
-"""Iterations of users' credentials, and their passwords."""
+ROUNDS: Final = (4096, 4097)  # Iterations of users' credentials, and their passwords
 LOOSE: Final = ("processors", "log.level")
 """Values whose rows may be in another order than the changes: that of fewer processors is written when the others have ended, and control alone has
 the level, so it changes while an applied configuration that is decided is on its way."""
@@ -94,7 +92,6 @@ class Link(NamedTuple):
         return self.listener, self.peer
 
     def closed(self, node: Node) -> Row:
-        """Its row; wait for it."""
 
         def find() -> Row | None:
             return next(
@@ -116,18 +113,12 @@ def link(node: Node, listener: str, address: str) -> Iterator[Link]:
 
 
 class Flow:
-    """A client whose numbered frames go round all the time, and which connects again when its connection ends.
-
-    Attributes:
-        ended: connections that ended.
-        fault: what is wrong with what came over them; empty: nothing.
-        count: answers.
-    """
+    """A client whose numbered frames go round all the time, and which connects again when its connection ends."""
 
     def __init__(self, node: Node, listener: str, number: int) -> None:
-        self.ended: list[Link] = []
-        self.fault = ""
-        self.count = 0
+        self.ended: list[Link] = []  # connections that ended
+        self.fault = ""  # what is wrong with what came over them; empty: nothing
+        self.count = 0  # answers
         self._node, self._listener, self._chance = node, listener, random.Random(number)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -40,7 +40,7 @@ def test_a_signal_leaves_no_process_and_no_temporary_folder(tmp_path: Path, numb
     name, _, value = mark.partition("=")
     before = set(Path("/tmp").glob("framegate-spark-*"))
     demo = subprocess.Popen(
-        [*COMMAND, "--plain", "--directory", str(tmp_path / "demo")],
+        [*COMMAND, "--directory", str(tmp_path / "demo")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,7 +12,7 @@ from tests.demo.dashboards import SEEN_S
 from tests.demo.environment import find
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, str(ROOT / "tests" / "demo"), "dashboards", "--plain"]
+COMMAND = [sys.executable, str(ROOT / "tests" / "demo"), "dashboards"]
 MISSING = [*find().missing(), *filter(None, [find().no_collector()])]
 
 

@@ -79,23 +79,15 @@ def test_sigterm_lets_answers_under_way_arrive_and_takes_no_new_connections(tmp_
 
 
 class Asker:
-    """A client that numbers its questions and never pauses, until it sees the end of its stream; then it stops.
-
-    Args:
-        window: questions that it leaves unanswered.
-
-    Attributes:
-        name: its address, as rows have it.
-        asked: how many questions it began to send.
-        answered: the numbers of the answers.
-        failure: what it met instead of an end.
+    """A client that numbers its questions and never pauses, until it sees the end of its stream; then it stops. ``window``: questions that it leaves
+    unanswered.
     """
 
     def __init__(self, sock: socket.socket, client: int, window: int) -> None:
-        self.name = peer_name(sock)
-        self.asked = 0
-        self.answered: list[int] = []
-        self.failure: OSError | None = None
+        self.name = peer_name(sock)  # its address, as rows have it
+        self.asked = 0  # how many questions it began to send
+        self.answered: list[int] = []  # the numbers of the answers
+        self.failure: OSError | None = None  # what it met instead of an end
         self._sock = sock
         self._client = client
         self._window = threading.Semaphore(window)
@@ -207,8 +199,7 @@ ask(kept, b"up")
 print("up", flush=True)
 while True:
     signal.pause()
-"""
-"""What a pod's application does: it holds a connection, and for its own end it needs that and new ones."""
+"""  # what a pod's application does: it holds a connection, and for its own end it needs that and new ones
 
 
 @contextlib.contextmanager

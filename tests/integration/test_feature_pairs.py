@@ -30,8 +30,7 @@ from tests.fakes.tap_read import read_frames, read_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROUNDS = int(os.environ.get("FRAMEGATE_FEATURE_ROUNDS", "0"))
-BATCH = 40
-"""Connections of one framegate."""
+BATCH = 40  # Connections of one framegate
 AT_ONCE = 4
 
 

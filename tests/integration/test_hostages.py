@@ -105,9 +105,8 @@ KINDS: tuple[bytes, ...] = (
 
 
 def test_hostages_of_every_kind_do_not_delay_small_frames_nor_take_more_than_the_pool(start: Start) -> None:
-    """Three hundred, a pool of 4 MiB. A hundred bytes and 64 KiB pass meanwhile, and memory stays within the pool and what is stated.
-
-    It takes some seconds: three hundred connections, half of the time with a handshake each.
+    """Three hundred, a pool of 4 MiB. A hundred bytes and 64 KiB pass meanwhile, and memory stays within the pool and what is stated. It takes some
+    seconds: three hundred connections, half of the time with a handshake each.
     """
     setting = start(script_of_hostages, "4MiB", max_receive_size="2MiB")
     good = setting.connect()

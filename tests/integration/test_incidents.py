@@ -25,14 +25,10 @@ MIB = 1024 * KIB
 
 
 class Servers:
-    """An upstream that answers each request of 4 bytes with a frame of that many bytes, and one of Kafka that takes requests and does not answer.
-
-    Attributes:
-        goes_on: lets the second one answer.
-    """
+    """An upstream that answers each request of 4 bytes with a frame of that many bytes, and one of Kafka that takes requests and does not answer."""
 
     def __init__(self) -> None:
-        self.goes_on = threading.Event()
+        self.goes_on = threading.Event()  # lets the second one answer
         self.large, self.slow = ScriptedUpstream(self._large), ScriptedUpstream(self._slow)
 
     def _large(self, sock: Any) -> None:

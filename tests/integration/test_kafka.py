@@ -54,11 +54,7 @@ class Behind:
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     root = tmp_path_factory.mktemp("kafka")
-    with (
-        broker.Broker(root / "broker", {USER: CANARY}) as real,
-        Stage(Workspace(root / "plain")) as plain,
-        Stage(Workspace(root / "sasl")) as sasl,
-    ):
+    with broker.Broker(root / "broker", {USER: CANARY}) as real, Stage(Workspace(root / "plain")) as plain, Stage(Workspace(root / "sasl")) as sasl:
         serving = {
             name: stage.start_proxy(f"127.0.0.1:{real.ports[name]}", protocol="kafka", max_receive_size="16MiB")
             for name, stage in (("PLAIN", plain), ("SASL", sasl))

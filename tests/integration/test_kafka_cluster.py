@@ -32,15 +32,12 @@ WAIT_S = 30.0
 
 
 class Behind:
-    """The cluster, framegate before its plaintext listeners, and a watch for connections past it.
-
-    Attributes:
-        admin: of the cluster, past framegate.
-    """
+    """The cluster, framegate before its plaintext listeners, and a watch for connections past it."""
 
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self.cluster = undo.enter_context(Cluster(folder / "kafka", nodes=NODES))
         self.cluster.start()
+        # of the cluster, past framegate
         self.admin = AdminClient({"bootstrap.servers": ",".join(self.cluster.bootstrap("INTERNAL")), "log_level": 0})
         self.ports = free_ports(10)
         self.address = f"127.0.0.1:{self.ports[0]}"
@@ -91,20 +88,15 @@ def brokers(client: AdminClient) -> dict[int, str]:
 
 
 class Traffic:
-    """Numbers that an idempotent producer sends at an even pace, and a consumer of a group, in threads of their own.
-
-    Attributes:
-        acknowledged: when, by partition; monotonic, in seconds.
-        told: the addresses of brokers that the producer was told.
-    """
+    """Numbers that an idempotent producer sends at an even pace, and a consumer of a group, in threads of their own."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._topic = topic
         settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 0, "topic.metadata.refresh.interval.ms": 500}
         self._producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 1})
         self._consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-        self.acknowledged: dict[int, list[float]] = collections.defaultdict(list)
-        self.told: set[str] = set()
+        self.acknowledged: dict[int, list[float]] = collections.defaultdict(list)  # when, by partition; monotonic, in seconds
+        self.told: set[str] = set()  # the addresses of brokers that the producer was told
         self._sent = 0
         self._positions: dict[int, set[tuple[int, int]]] = collections.defaultdict(set)
         self._failed: list[str] = []

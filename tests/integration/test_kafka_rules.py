@@ -20,10 +20,7 @@ from tests.fakes.real_kafka import REAL_KAFKA
 
 pytestmark = REAL_KAFKA
 RULES = {
-    "rules": [
-        {"client_ids": ["operator*"]},
-        {"deny": ["DeleteTopics"], "topics": ["mine*"], "groups": ["mine*"], "transactional_ids": ["mine*"]},
-    ]
+    "rules": [{"client_ids": ["operator*"]}, {"deny": ["DeleteTopics"], "topics": ["mine*"], "groups": ["mine*"], "transactional_ids": ["mine*"]}]
 }
 
 

@@ -97,10 +97,7 @@ def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -
 @pytest.mark.slow
 def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_time(proxy: Framegate) -> None:
     ways = {item["name"]: (item["request_forwarding"], item["response_forwarding"]) for item in proxy.json("listeners", "list")}
-    assert ways == {
-        "plain": ("FORWARDING_WHOLE", "FORWARDING_CUT_THROUGH"),
-        "other": ("FORWARDING_CUT_THROUGH", "FORWARDING_WHOLE"),
-    }
+    assert ways == {"plain": ("FORWARDING_WHOLE", "FORWARDING_CUT_THROUGH"), "other": ("FORWARDING_CUT_THROUGH", "FORWARDING_WHOLE")}
     assert proxy.cli("limits", "set", "--listener", "other", "--max-receive-size", "1GiB").returncode == 0
     refused = proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "33MiB")
     assert (refused.returncode, "POOL_BELOW_MAX_RECEIVE_SIZE" in refused.stderr) == (1, True)

@@ -23,10 +23,8 @@ SUITE = [
     ("mute", 14, ["standstill", "flood"]),
     ("small", 16, ["flood", "group"]),
     ("disk", 15, ["full for a while", "full at kill", "full at exit", "full group", "idle"]),
-]
-"""Rules, seed, kinds. Together 25 kills."""
-SHORT = ("small",)
-"""Rules that `make test` runs, too."""
+]  # Rules, seed, kinds. Together 25 kills.
+SHORT = ("small",)  # Rules that `make test` runs, too
 WEIGHTS = {"flood": 6, "idle": 3, "group": 3, "two": 2, "newborn": 2, "settling": 2, "control": 1, "orphans": 1, "standstill": 1, "in order": 1}
 FULL_WEIGHTS = {"full for a while": 2, "full at kill": 4, "full group": 2, "full at exit": 1, "flood": 2, "idle": 1}
 TWICE = ("two", "newborn", "settling")

@@ -33,18 +33,13 @@ def answer_in_order(sock: socket.socket) -> None:
 
 
 class Replica:
-    """A pod: an application, and framegate in front of it.
-
-    Attributes:
-        address: where its clients connect.
-        causes: why its connections ended, once it is over.
-    """
+    """A pod: an application, and framegate in front of it."""
 
     def __init__(self, folder: Path, protocol: str) -> None:
         self._application = ScriptedUpstream(answer_in_order)
         self._proxy = Framegate(folder, {**config_before(self._application.address, protocol=protocol, address="0.0.0.0:0"), "drain": DRAIN})
-        self.address = ("127.0.0.1", self._proxy.address("plain")[1])
-        self.causes: set[str] = set()
+        self.address = ("127.0.0.1", self._proxy.address("plain")[1])  # where its clients connect
+        self.causes: set[str] = set()  # why its connections ended, once it is over
 
     def terminate(self) -> None:
         """As the kubelet does: the hooks of both containers, the application's end, framegate's."""

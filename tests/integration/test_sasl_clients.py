@@ -36,8 +36,7 @@ USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"
 ISSUER, AUDIENCE = "https://id.example.com", "kafka"
 
 
-LEFT = {"peer_closed", "peer_reset"}
-"""By itself: who leaves while something for it is unread does so with a reset."""
+LEFT = {"peer_closed", "peer_reset"}  # by itself: who leaves while something for it is unread does so with a reset
 
 
 class Issuer:
@@ -54,17 +53,13 @@ class Issuer:
 
 
 class Rig:
-    """A framegate with two listeners that ask for SASL, in plaintext and within TLS.
-
-    Attributes:
-        asked: keys of the requests that the server behind it got.
-    """
+    """A framegate with two listeners that ask for SASL, in plaintext and within TLS."""
 
     def __init__(self, folder: Path, certificates: Certificates, undo: contextlib.ExitStack, **sasl: Any) -> None:
         self.folder = folder
         self.certificates = certificates
         self.issuer = Issuer(folder)
-        self.asked: list[int] = []
+        self.asked: list[int] = []  # keys of the requests that the server behind it got
         self._server = _kafka_server(folder)
         self.upstream = undo.enter_context(ScriptedUpstream(self._serve))
         self.put_user(USER, PASSWORD)
@@ -80,10 +75,7 @@ class Rig:
         config = {
             "rotation": {"poll": "100ms", "grace": "300ms"},
             "memory_pool": {"size": "16MiB"},
-            "listeners": [
-                {"name": "plain", "address": "127.0.0.1:0", **common},
-                {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls},
-            ],
+            "listeners": [{"name": "plain", "address": "127.0.0.1:0", **common}, {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls}],
             "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
         }
         self.proxy = undo.enter_context(Framegate(folder, config))

@@ -40,10 +40,7 @@ class Rig:
         common = {"address": "127.0.0.1:0", "upstream": "brokers", "protocol": "kafka", "max_receive_size": "1MiB"}
         config = {
             "memory_pool": {"size": "16MiB"},
-            "listeners": [
-                {"name": "known", **common, "sasl": {"mechanisms": ["PLAIN"], "users": "users"}},
-                {"name": "open", **common},
-            ],
+            "listeners": [{"name": "known", **common, "sasl": {"mechanisms": ["PLAIN"], "users": "users"}}, {"name": "open", **common}],
             "upstreams": [{"name": "brokers", "endpoints": [self.broker.address], "sasl": {"identities": identities}}],
             "tap": {"directory": "tap", "rules": [{"name": "all"}]},
         }

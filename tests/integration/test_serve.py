@@ -27,11 +27,7 @@ HEALTH = {"address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
 @pytest.mark.slow
 def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
     base = plain["listeners"][0]
-    listeners = [
-        base,
-        {**base, "name": "six", "address": "[::]:0"},
-        {**base, "name": "local", "address": "unix:data.sock"},
-    ]
+    listeners = [base, {**base, "name": "six", "address": "[::]:0"}, {**base, "name": "local", "address": "unix:data.sock"}]
     with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": HEALTH}) as proxy:
         assert set(proxy.serving["listeners"]) == {"plain", "six", "local"}
         assert proxy.serving["listeners"]["local"] == f"unix:{tmp_path}/data.sock"

@@ -22,8 +22,7 @@ from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_f
 
 CHANGES: Final = 100
 ENOUGH: Final = 200
-LARGE: Final = 300 * 1024
-"""Above what always passes whole: such requests are cut through, so rules change within them, too."""
+LARGE: Final = 300 * 1024  # Above what always passes whole: such requests are cut through, so rules change within them, too
 
 
 def body_of(number: int) -> bytes:
@@ -33,17 +32,12 @@ def body_of(number: int) -> bytes:
 
 
 class Flow:
-    """One connection whose numbered frames go round all the time.
-
-    Attributes:
-        count: frames that came back; ``enough`` is set when a few of the large ones are among them, or it failed.
-        peer: its name in rows.
-    """
+    """One connection whose numbered frames go round all the time."""
 
     def __init__(self, proxy: Framegate) -> None:
         self.sock = proxy.connect("plain")
-        self.peer = peer_name(self.sock)
-        self.count = 0
+        self.peer = peer_name(self.sock)  # its name in rows
+        self.count = 0  # frames that came back; ``enough`` is set when a few of the large ones are among them, or it failed
         self.failure: Exception | None = None
         self.enough = threading.Event()
         self._stop = threading.Event()

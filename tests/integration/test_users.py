@@ -30,10 +30,7 @@ class Rig:
         config: dict[str, Any] = {
             "memory_pool": {"size": "16MiB"},
             "rotation": {"poll": "1h"},  # whatever is noticed is noticed by the command
-            "listeners": [
-                {"name": "sasl", **common, "timeouts": {"failed_authentication": "0ms"}, "sasl": sasl},
-                {"name": "open", **common},
-            ],
+            "listeners": [{"name": "sasl", **common, "timeouts": {"failed_authentication": "0ms"}, "sasl": sasl}, {"name": "open", **common}],
             "processors": processors,
             "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
         }

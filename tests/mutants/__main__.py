@@ -39,7 +39,6 @@ class Mutant(NamedTuple):
 
 
 def read_list() -> list[Mutant]:
-    """What is in ``list.txt``."""
     text = Path(__file__).with_name("list.txt").read_text()
     rows = [Mutant(*row[:3], *(part.encode().decode("unicode_escape") for part in row[3:])) for row in ROW.findall(text)]
     assert len(rows) == text.count("\n- "), "each row has three lines"
@@ -71,7 +70,6 @@ def passes(tree: Path, tests: str) -> tuple[bool, str]:
 
 
 def faults(mutants: list[Mutant]) -> list[str]:
-    """What is wrong with the list."""
     wrong = []
     for mutant in mutants:
         count = (ROOT / mutant.file).read_text().count(mutant.old) if (ROOT / mutant.file).is_file() else 0

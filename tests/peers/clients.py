@@ -29,8 +29,6 @@ import pytest
 
 from tests.demo import broker
 
-__all__ = ["CLIENTS", "EVERYTHING", "Built", "Client", "Entry", "Said", "missing", "require", "run"]
-
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 60
 _PASSING = re.compile(
@@ -41,29 +39,21 @@ _MODULE = "org.apache.kafka.common.security"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Where a client comes in, and as whom.
+    """Where a client comes in, and as whom."""
 
-    Attributes:
-        folder: for files of settings.
-        pause_s: of ``everything``, after each 100 records of the idempotent producer.
-        host: by which the client is to connect first, and which the certificate must have.
-        tls: whether it speaks TLS; ``ca`` is whom it trusts.
-        certificate, key: of its own; empty for none.
-        mechanism: of SASL; empty for none.
-    """
-
-    folder: str
+    folder: str  # for files of settings
     port: int
     ca: str
-    tls: bool = True
+    tls: bool = True  # whether it speaks TLS; ``ca`` is whom it trusts
+    # certificate, key: of its own; empty for none
     certificate: str = ""
     key: str = ""
-    mechanism: str = ""
+    mechanism: str = ""  # of SASL; empty for none
     user: str = ""
     password: str = ""
     token: str = ""
-    host: str = "127.0.0.1"
-    pause_s: float = 0.0
+    host: str = "127.0.0.1"  # by which the client is to connect first, and which the certificate must have
+    pause_s: float = 0.0  # of ``everything``, after each 100 records of the idempotent producer
 
     @property
     def address(self) -> str:
@@ -100,18 +90,13 @@ class Said:
 
 
 class Client:
-    """One of our own programs around a library; the others overrule ``command``.
+    """One of our own programs around a library; the others overrule ``command``."""
 
-    Attributes:
-        name: in the table.
-        tools, modules: commands and Python's modules that it needs.
-        administers: whether it has administration and transactions; one without cannot do all of ``everything``, and finds the topic made.
-    """
-
-    administers = True
+    administers = True  # whether it has administration and transactions; one without cannot do all of ``everything``, and finds the topic made
 
     def __init__(self, name: str, script: str = "", tools: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> None:
-        self.name = name
+        self.name = name  # in the table
+        # tools, modules: commands and Python's modules that it needs
         self.tools = tools
         self.modules = modules
         self._script = script
@@ -226,11 +211,8 @@ class Java(Client):
 
 
 class Built(Client):
-    """A program in another language, which is built, or gets its library, in the user's cache.
-
-    Args:
-        build, start: the commands that build it, and start it with a verb as a program of ours; ``{programs}`` is our folder, ``{cache}`` that of
-            the cache.
+    """A program in another language, which is built, or gets its library, in the user's cache. ``build``, ``start``: the commands that build it, and
+    start it with a verb as a program of ours; ``{programs}`` is our folder, ``{cache}`` that of the cache.
     """
 
     _CACHE = broker.cache_directory().parent / "peers"
@@ -276,8 +258,7 @@ BUILT = (
     Built("kafkajs", ("node", "npm"), _NODE, "env NODE_PATH={cache}/node_modules node {programs}/kafkajs_client.js"),
 )
 _EVERY = (*(CLIENTS[name] for name in ("confluent-kafka", "kafka-python", "aiokafka", "kcat")), Java("java", tools=("javac",)), *BUILT)
-EVERYTHING = {client.name: client for client in _EVERY}
-"""Those that do everything; kcat what it can."""
+EVERYTHING = {client.name: client for client in _EVERY}  # those that do everything; kcat what it can
 
 
 def missing(names: tuple[str, ...], among: Mapping[str, Client] = CLIENTS) -> list[str]:

@@ -30,8 +30,6 @@ from tests.fakes.framegate import Framegate, until
 from tests.peers.clients import Entry
 from tests.peers.namespace import HOST, Namespace
 
-__all__ = ["BY", "WAYS", "ClusterWorld", "open_cluster"]
-
 BY: Final = ("ports", "hosts")
 WAYS: Final = ("plain", "TLS", "mTLS", "SASL")
 NODES: Final = (11, 12, 13)
@@ -45,13 +43,7 @@ _READY_S: Final = 30.0
 
 
 class ClusterWorld:
-    """Brokers, framegate and a watch for connections past it; see the module.
-
-    Attributes:
-        admin: of the cluster, past framegate.
-        watch: sees the connections to the brokers from outside of the namespace, which are framegate's.
-        namespace: of the clients.
-    """
+    """Brokers, framegate and a watch for connections past it; see the module."""
 
     def __init__(self, folder: Path, undo: contextlib.ExitStack) -> None:
         self._folder = folder
@@ -62,13 +54,15 @@ class ClusterWorld:
         self._gate = self.authority.leaf("gate")
         self._client = self.authority.leaf(_USER)
         self.ports = free_ports(len(WAYS) * _SPACING + len(WAYS))
-        self.namespace = undo.enter_context(Namespace(folder, names))
+        self.namespace = undo.enter_context(Namespace(folder, names))  # of the clients
         self.cluster = undo.enter_context(Cluster(folder / "kafka", nodes=NODES, listeners=_LISTENERS, settings=self._settings()))
         self.cluster.start()
+        # of the cluster, past framegate
         self.admin = AdminClient({"bootstrap.servers": ",".join(self.cluster.bootstrap("INTERNAL")), "log_level": 0})
         other = UserScramCredentialUpsertion(_OTHER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS), _PASSWORDS[_OTHER].encode())
         self.admin.alter_user_scram_credentials([other])[_OTHER].result(_READY_S)
         self.proxy = undo.enter_context(Framegate(folder / "gate", self._config()))
+        # sees the connections to the brokers from outside of the namespace, which are framegate's
         self.watch = undo.enter_context(Watch(self.cluster, self.proxy.process.pid))
         for way in WAYS:
             self._wait_until_told(way)
@@ -94,7 +88,6 @@ class ClusterWorld:
         create_topics(self.admin, [NewTopic(name, 3, 3)])
 
     def topics(self) -> set[str]:
-        """As the brokers say."""
         return set(self.admin.list_topics(timeout=60).topics)
 
     def reached(self, way: str) -> set[int]:

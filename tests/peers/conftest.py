@@ -22,7 +22,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Client:
-    """The client of the parameter ``name``."""
     name = request.getfixturevalue("name")
     require((name,))
     return CLIENTS[name]

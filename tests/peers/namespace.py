@@ -8,29 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["HOST", "Namespace"]
-
 HOST: Final = "198.51.100.1"
 """This machine, as clients in the namespace see it, at one end of a pair of virtual interfaces. Addresses like this one are for examples."""
 _THERE: Final = "198.51.100.2"
 
 
 class Namespace:
-    """The namespace, for the length of a block. In it, ``/etc/hosts`` has other names, and only clients listen on loopback addresses.
-
-    Args:
-        folder: for the file.
-        names: of ``HOST``.
-
-    Attributes:
-        prefix: the command before that of a client.
+    """The namespace, for the length of a block. In it, ``/etc/hosts`` has other names, and only clients listen on loopback addresses. ``folder``: for
+    the file. ``names``: of ``HOST``.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._hosts = folder / "hosts"
         self._hosts.write_text(f"127.0.0.1 localhost\n{HOST} {' '.join(names)}\n")
         self._near, self._far = f"fg{os.getpid()}", f"fc{os.getpid()}"
-        self.prefix: tuple[str, ...] = ()
+        self.prefix: tuple[str, ...] = ()  # the command before that of a client
 
     @staticmethod
     def lacks() -> str:

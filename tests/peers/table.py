@@ -4,8 +4,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["TABLES", "table"]
-
 _NO_SASL: Final = "not possible: speaks no SASL"
 _NO_TLS: Final = "not possible: framegate reads frames, so TLS ends at it"
 _NO_SERVER_NAME: Final = "not possible: needs TLS"
@@ -29,17 +27,13 @@ TABLES: Final[Mapping[str, Mapping[tuple[str, str], str]]] = {
         **{(name, "hosts plain"): _NO_SERVER_NAME for name in CLUSTER_NAMES},
         ("kafkajs", KILLED): "not shown: loses records without framegate, too",
     },
-}
-"""Each table's cells for which there is no test."""
+}  # each table's cells for which there is no test
 _WIDTH: Final = 44
 
 
 def table(cells: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], str] | None = None) -> list[str]:
-    """Lines: a row for each first name, those of a client together; a column for each second.
-
-    Args:
-        cells: by row and column.
-        known: more of them.
+    """Lines: a row for each first name, those of a client together; a column for each second. ``cells``: by row and column. ``known``: more
+    of them.
     """
     found = {**cells, **(known or {})}
     columns = list(dict.fromkeys(column for _, column in found))

@@ -88,9 +88,8 @@ def test_sessions_are_renewed_for_two_minutes_and_nothing_is_lost(world: World, 
 
 
 def test_a_consumer_that_waits_for_records_is_not_disconnected(world: World) -> None:
-    """Each request waits half a second at the broker, so that logins often come after the end of a session; they are accepted.
-
-    It takes twenty seconds: each consumer waits that long for a record before it gives up.
+    """Each request waits half a second at the broker, so that logins often come after the end of a session; they are accepted. It takes twenty
+    seconds: each consumer waits that long for a record before it gives up.
     """
     renewing = tuple(name for name in WAYS if name != CONNECTS_AGAIN)
     require(renewing)

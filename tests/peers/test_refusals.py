@@ -36,7 +36,6 @@ REVOKED = {
 
 
 def refusal(world: World, client: Client, entry: Entry, way: str, printed: str) -> tuple[str, str]:
-    """What it prints, and what the log says."""
     began_ns = time.time_ns()
     said = client.produce(entry, "terminated_nothing", ["x"])
     found = said.line(printed) or (said.line(LATE[client.name]) if client.name in LATE else "")

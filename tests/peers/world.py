@@ -49,8 +49,6 @@ from tests.fakes.sasl_frames import versions
 from tests.fakes.upstream import frame, read_frame
 from tests.peers.clients import Entry, run
 
-__all__ = ["SASL", "SESSION_S", "THROUGH", "WAYS", "World", "open_world", "orders", "password", "person", "short"]
-
 SASL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 WAYS = ("TLS", "mTLS", *SASL)
 THROUGH = ("terminated", "swapped", "passed")
@@ -77,7 +75,6 @@ def short(way: str) -> str:
 
 
 def person(way: str) -> str:
-    """The user of a way in."""
     return f"alice_{short(way)}"
 
 

@@ -224,11 +224,7 @@ class InjectFaults:
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file.
-
-    Raises:
-        FaultsError: the text names each rule that is wrong, and its key.
-    """
+    """The rules of a file. Raises FaultsError: the text names each rule that is wrong, and its key."""
     text = path.read_bytes()
     try:
         content = json.loads(text) if path.suffix == ".json" else _yaml(text)

@@ -34,7 +34,6 @@ def text(word: str) -> bytes:
 
 
 def answer(request: bytes, host: str) -> bytes:
-    """The body of an answer."""
     key, version, correlation = struct.unpack_from(">hhi", request)
     head = struct.pack(">i", correlation)
     if key == 18:

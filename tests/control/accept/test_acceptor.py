@@ -22,8 +22,7 @@ from framegate.proxy.server.link import receive_handovers
 from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog, fleet, until
 
-MORE = 160
-"""Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten."""
+MORE = 160  # Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten
 
 
 def listening(address: str = "127.0.0.1:0", **changes: Any) -> Listening:
@@ -396,7 +395,6 @@ def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -
 
 
 def broker_ports(rig: Rig, *nodes: int) -> dict[int, tuple[str, int]]:
-    """Open a port for each of these brokers."""
     for node in nodes:
         rig.acceptor.add_broker("a", node, 0)
     return {node: (rig.listening.address.rpartition(":")[0], rig.listening.brokers[node].port) for node in nodes}

@@ -70,7 +70,6 @@ class Gate:
             select.select([self.theirs], [], [], 0.002)
 
     def take(self) -> None:
-        """Be the processor."""
         while received := receive_handovers(self.theirs):
             self.served += received
 

@@ -24,7 +24,6 @@ class Door:
         self.now_ns = START
 
     def connect(self, listener: str = "a", key: str = "10.0.0.1") -> str:
-        """``taken``, or why not."""
         wait = self.quotas.wait(listener, self.now_ns)
         if wait is not None:
             return wait.reason

@@ -34,8 +34,7 @@ CODES = {
     grpc.StatusCode.UNAVAILABLE: 5,
     grpc.StatusCode.DATA_LOSS: 1,
     grpc.StatusCode.UNAUTHENTICATED: 1,
-}
-"""The documented exit codes, for every way in which a call can fail."""
+}  # the documented exit codes, for every way in which a call can fail
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,6 @@ def test_as_a_user_without_rights_each_look_says_so_in_words() -> None:
 
 @pytest.mark.slow
 def test_beside_a_framegate_that_runs_its_own_process_and_file_are_looked_at(tmp_path: Path) -> None:
-    """A whole start."""
     upstream = ScriptedUpstream(echo)
     config = {
         "memory_pool": {"size": "8MiB"},

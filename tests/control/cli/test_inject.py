@@ -209,10 +209,7 @@ def test_in_place_writes_all_files_or_none(folder: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "mkstemp", refused)
         done = run(*words)
-    assert (done.exit_code, done.stderr) == (
-        1,
-        f"framegate: {other / 'pod.yaml'} cannot be written: Read-only file system; nothing was written\n",
-    )
+    assert (done.exit_code, done.stderr) == (1, f"framegate: {other / 'pod.yaml'} cannot be written: Read-only file system; nothing was written\n")
     assert (folder / "pod.yaml").read_text() == POD
     assert sorted(item.name for item in folder.iterdir()) == ["framegate.yaml", "other", "pod.yaml"]
     replace = os.replace

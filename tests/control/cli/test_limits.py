@@ -128,11 +128,7 @@ def test_quotas_of_the_node_and_of_addresses_are_set_and_shown(cli: Cli) -> None
 
 
 def test_an_override_is_added_changed_and_removed_beside_others(cli: Cli) -> None:
-    for words in (
-        ("10.0.0.0/8", "--connections", "7"),
-        ("192.0.2.0/24", "--access", "deny"),
-        ("10.0.0.0/8", "--response-bytes-rate", "2KiB"),
-    ):
+    for words in (("10.0.0.0/8", "--connections", "7"), ("192.0.2.0/24", "--access", "deny"), ("10.0.0.0/8", "--response-bytes-rate", "2KiB")):
         assert cli("limits", "set", "--network", *words).exit_code == 0
     ten = LimitOverride(network="10.0.0.0/8", connections=7, response_bytes_rate=2048)
     assert cli.plane.node_quotas.overrides == (ten, LimitOverride(network="192.0.2.0/24", access="deny"))

@@ -33,7 +33,6 @@ RUNNING = {"running": {"startedAt": "2027-01-15T08:00:00Z"}}
 
 
 def pod(name: str, container: str = CONTAINER, state: dict[str, Any] | None = None, kind: str = "init") -> dict[str, Any]:
-    """A pod as the API has it; ``kind`` of the container."""
     where, statuses = ("initContainers", "initContainerStatuses") if kind == "init" else ("containers", "containerStatuses")
     spec = {"containers": [{"name": "app"}], where: [{"name": container}]}
     status = {"phase": "Running", statuses: [{"name": container, "state": RUNNING if state is None else state}]}

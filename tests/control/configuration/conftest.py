@@ -27,12 +27,7 @@ def data(made: Certificates) -> dict[str, Any]:
                 "address": "127.0.0.1:9093",
                 "upstream": "brokers",
                 "max_receive_size": "1MiB",
-                "tls": {
-                    "certificate": str(made.server),
-                    "key": str(made.server_key),
-                    "client_auth": "required",
-                    "client_ca": str(made.ca),
-                },
+                "tls": {"certificate": str(made.server), "key": str(made.server_key), "client_auth": "required", "client_ca": str(made.ca)},
             },
             {"name": "plain", "address": "127.0.0.1:0", "upstream": "brokers", "max_receive_size": "1MiB"},
         ],

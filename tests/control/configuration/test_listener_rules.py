@@ -36,8 +36,7 @@ def test_a_broken_rule_of_framings_is_named_at_its_key(data: dict[str, Any], tmp
     assert misnamed(data, headers) == []
 
 
-ECHO = "framegate.proxy.config.model:ListenerConfig"
-"""Something that is there: whether it can be a handler is found out where it is imported."""
+ECHO = "framegate.proxy.config.model:ListenerConfig"  # Something that is there: whether it can be a handler is found out where it is imported
 
 
 @pytest.fixture

@@ -120,7 +120,6 @@ def secret(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def kafka(data: dict[str, Any], secret: str) -> dict[str, Any]:
-    """One login for all."""
     for listener in data["listeners"]:
         listener["protocol"] = "kafka"
     data["upstreams"][0]["sasl"] = {"mechanism": "SCRAM-SHA-512", "user": "gate", "password_file": secret}

@@ -110,7 +110,6 @@ def test_an_upstream_is_tried_at_the_address_of_its_name(tmp_path: Path) -> None
 
 
 def test_an_address_in_use_is_a_warning_if_no_framegate_runs(tmp_path: Path) -> None:
-    """If a framegate runs, it uses the address itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         path = write(tmp_path, listeners=[{"name": "in", "address": address, "upstream": "up"}])

@@ -16,7 +16,6 @@ Item = Event | Gap
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an asynchronous test."""
 
     @functools.wraps(test)
     def run(**arguments: Any) -> None:

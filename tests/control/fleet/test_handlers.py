@@ -97,12 +97,7 @@ async def test_every_slot_runs_and_has_a_status(made: Fleet, handlers: Handlers)
         assert found.generation > 50_000_000
         assert found.started_ns > 1e18
         assert found.handlers == (
-            HandlerStatus(
-                listener="a",
-                handler=ECHO,
-                directions=("request", "response"),
-                description="Answers every frame with itself.",
-            ),
+            HandlerStatus(listener="a", handler=ECHO, directions=("request", "response"), description="Answers every frame with itself."),
         )
     assert len(handlers.running) == 2
     assert made.steering.state.health().ready
@@ -138,8 +133,7 @@ async def test_a_processor_has_its_sockets_before_its_first_connection(made: Fle
 
 
 @pytest.mark.parametrize(
-    ("mode", "processor", "times", "error"),
-    [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")],
+    ("mode", "processor", "times", "error"), [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")]
 )
 def test_two_processes_whose_socket_broke_get_another_which_is_a_row_and_an_event(mode: str, processor: str, times: int, error: str) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:

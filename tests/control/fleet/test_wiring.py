@@ -57,8 +57,6 @@ class Side:
 
 
 class Watched(Wiring):
-    """``rejoined`` has what was told."""
-
     def __init__(self) -> None:
         self.rejoined: list[Rejoined] = []
         super().__init__(self.rejoined.append)

@@ -62,5 +62,4 @@ def signer() -> Signer:
 
 
 def b64(data: bytes) -> str:
-    """As in a token."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -16,8 +16,6 @@ WRONG_PASSWORD, NO_USER = Refused("wrong password"), Refused("no such user")
 
 
 class Counting(Users):
-    """Counts what is hashed."""
-
     hashes = 0
 
     def check(self, auth_request: CheckPassword) -> Accepted | Refused:

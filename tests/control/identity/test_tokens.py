@@ -23,7 +23,6 @@ def rules(**changed: Any) -> TokenRules:
 
 
 def why(signer: Signer, token: str, use: TokenRules = RULES, now: float = NOW) -> str:
-    """Why it is refused."""
     found = signer.tokens(use).check(token, now)
     assert isinstance(found, Refused)
     assert token not in found.reason

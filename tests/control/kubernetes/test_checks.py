@@ -80,11 +80,7 @@ def test_an_application_that_sleeps_must_outlast_the_connections_of_other_pods(h
     ("kind", "spec", "words"),
     [
         ("DaemonSet", "selector: {}", "a pod on each node"),
-        (
-            "ReplicaSet",
-            "replicas: 2",
-            "a StatefulSet, whose pods get a claim each, or leave out --tap-claim: each pod then has a log of at most",
-        ),
+        ("ReplicaSet", "replicas: 2", "a StatefulSet, whose pods get a claim each, or leave out --tap-claim: each pod then has a log of at most"),
         ("CronJob", "x: y", "use concurrencyPolicy: Forbid"),
         ("CronJob", "concurrencyPolicy: Allow", "use concurrencyPolicy: Forbid"),
         ("Deployment", "replicas: 1", "use strategy: {type: Recreate}"),

@@ -77,10 +77,7 @@ def test_a_config_map_is_named_by_workload_and_contents_and_is_owned_by_an_objec
 
 
 def test_pods_are_chosen_as_the_workload_chooses_them_and_only_those_with_framegate() -> None:
-    selector = {
-        "matchLabels": {"app": "lookup", "framegate.io/sidecar": "true"},
-        "matchExpressions": [{"key": "tier", "operator": "Exists"}],
-    }
+    selector = {"matchLabels": {"app": "lookup", "framegate.io/sidecar": "true"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}
     found = made()
     assert found["PodDisruptionBudget"]["spec"]["selector"] == selector
     assert found["PodMonitor"]["spec"]["selector"] == selector

@@ -80,7 +80,6 @@ def test_other_faults_are_named_as_check_names_them(write: Write) -> None:
 
 
 def test_files_that_happen_to_be_here_are_not_looked_at(write: Write, tmp_path: Path) -> None:
-    """The pod has other files at these paths."""
     for name in ("c", "k", "u", "p", "j", "r"):
         (tmp_path / name).write_text("no PEM, no user, no JSON {")
         (tmp_path / name).chmod(0o666)
@@ -145,10 +144,7 @@ def test_public_authorities_are_the_images_and_need_no_volume(write: Write) -> N
 def test_ports_of_brokers_are_ranges_which_containers_of_the_pod_must_leave_alone(write: Write) -> None:
     cluster = SMALL.replace('endpoints: ["127.0.0.1:9190"]', 'kafka: {bootstrap: ["kafka:9092"]}')
     listener = 'upstream: u, protocol: kafka, brokers: {{ports: "{}", advertise: edge}}'
-    for address, ports, data, inner in (
-        ("0.0.0.0:9093", "9100-9102", ((9100, 9102),), ()),
-        ("127.0.0.1:9093", "9100", (), ((9100, 9100),)),
-    ):
+    for address, ports, data, inner in (("0.0.0.0:9093", "9100-9102", ((9100, 9102),), ()), ("127.0.0.1:9093", "9100", (), ((9100, 9100),))):
         found = needs(write(cluster.replace("0.0.0.0:9093", address).replace("upstream: u", listener.format(ports), 1)))
         assert (found.data_ranges, found.inner_ranges) == (data, inner)
         assert set(found.ports) == {9093, 9901, *(port for first, last in (*data, *inner) for port in range(first, last + 1))}

@@ -13,8 +13,6 @@ from tests.fakes.small_disk import fill, tiny_disk
 
 
 class Made:
-    """A file, and what it told."""
-
     def __init__(self, path: Path) -> None:
         self.changes: list[str] = []
         self.unwritten = 0

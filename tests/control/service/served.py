@@ -13,8 +13,6 @@ from grpc_status import rpc_status
 from framegate.proxy.config.model import TapConfig
 from tests.fakes.serving import run
 
-__all__ = ["code_of", "failure_of", "refused", "served"]
-
 
 def served(tap: TapConfig | None = None) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run an asynchronous test with a service at hand, which is its first parameter."""

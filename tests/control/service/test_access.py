@@ -98,8 +98,7 @@ def test_every_option_that_a_change_may_have_is_one_of_its_verb() -> None:
 
 
 OPTIONS = {"--etag": "etag", "--reason": "reason", "--dry-run": "validate_only"}
-WITHOUT = {("--etag", "CreateTapRule")}
-"""What is created has no etag yet."""
+WITHOUT = {("--etag", "CreateTapRule")}  # what is created has no etag yet
 VERBS = {
     "ApplyConfiguration": ["config apply"],
     "ReloadCertificates": ["certificates reload"],

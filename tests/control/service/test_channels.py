@@ -148,10 +148,7 @@ async def test_every_wrong_field_is_named_at_once(at: Serving, request_: pb2.Mut
 @served()
 async def test_naming_only_channels_that_are_gone_is_not_found(at: Serving) -> None:
     stub = ChannelServiceStub(at.channel)
-    for call in (
-        stub.CloseChannels(pb2.CloseChannelsRequest(selector=ids("0-1-7"))),
-        stub.GetChannel(pb2.GetChannelRequest(id="0-1-7")),
-    ):
+    for call in (stub.CloseChannels(pb2.CloseChannelsRequest(selector=ids("0-1-7"))), stub.GetChannel(pb2.GetChannelRequest(id="0-1-7"))):
         assert await code_of(call) is grpc.StatusCode.NOT_FOUND
 
 

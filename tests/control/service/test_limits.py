@@ -105,10 +105,7 @@ def node(*paths: str, **fields: object) -> pb2.UpdateNodeLimitsRequest:
         (node(overrides=[pb2.LimitOverride(network="10.0.0.1/8")]), "node_limits.overrides[0].network"),
         (node(overrides=[pb2.LimitOverride()]), "node_limits.overrides[0].network"),
         (node(overrides=[pb2.LimitOverride(network="10.0.0.0/8")] * 2), "node_limits.overrides[1].network"),
-        (
-            node(overrides=[pb2.LimitOverride(network="10.0.0.0/8", connections_per_second=-1)]),
-            "node_limits.overrides[0].connections_per_second",
-        ),
+        (node(overrides=[pb2.LimitOverride(network="10.0.0.0/8", connections_per_second=-1)]), "node_limits.overrides[0].connections_per_second"),
     ],
 )
 @served()

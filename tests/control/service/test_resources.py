@@ -171,6 +171,4 @@ async def test_the_proxy_tells_what_ends_first_and_what_is_refused(at: Serving) 
     ]
     proxy = (await at.api.GetProxy(GetProxyRequest())).proxy
     assert (proxy.certificate_end_time.seconds, proxy.certificate_owner) == (5, "upstream/brokers")
-    assert list(proxy.warnings)[-1:] == [
-        "what lies in the files of listener/kafka is not in force: /tls.key is not the key",
-    ]
+    assert list(proxy.warnings)[-1:] == ["what lies in the files of listener/kafka is not in force: /tls.key is not the key"]

@@ -73,7 +73,6 @@ def refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(address: str, credentials: grpc.ChannelCredentials | None = None) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel with a connection of its own."""
     options = (("grpc.use_local_subchannel_pool", 1),)
     made = grpc.aio.insecure_channel(address, options) if credentials is None else grpc.aio.secure_channel(address, credentials, options)
     async with made as channel:

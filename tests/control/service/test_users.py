@@ -114,10 +114,7 @@ FAULTS = [
 @served()
 async def test_every_wrong_field_of_a_user_is_named(at: Serving, request_: pb2.CreateUserRequest, fields: list[str]) -> None:
     with_users(at)
-    for call in (
-        at.api.CreateUser(request_),
-        at.api.UpdateUser(pb2.UpdateUserRequest(listener=request_.listener, user=request_.user)),
-    ):
+    for call in (at.api.CreateUser(request_), at.api.UpdateUser(pb2.UpdateUserRequest(listener=request_.listener, user=request_.user))):
         assert await refused(call) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", fields)
     assert at.plane.users == {"kafka": {}}
     assert "KKKK" not in str(await failure_of(at.api.CreateUser(request_)))

@@ -22,7 +22,6 @@ QUICK = Pace(look_s=60, resolve_s=60, pause_s=0.01, most_pause_s=0.01, missing_s
 
 
 def started(made: Fleet, pace: Pace = QUICK) -> Brokers:
-    """Looks by itself."""
     brokers = with_pace(made, pace)
     brokers.start()
     return brokers

@@ -136,13 +136,7 @@ async def test_a_port_is_open_before_any_processor_has_its_address_and_closed_af
     await look(made, broker, broker.named(0))
     await look(made, broker, broker.named(1))
     both = [True, True]
-    assert steps == [
-        ("before", [True, False], []),
-        ("after", [True, False], [0]),
-        ("before", both, [0]),
-        ("after", both, [1]),
-        ("close", [0], [1]),
-    ]
+    assert steps == [("before", [True, False], []), ("after", [True, False], [0]), ("before", both, [0]), ("after", both, [1]), ("close", [0], [1])]
     await until(lambda: not reaches(first))
 
 

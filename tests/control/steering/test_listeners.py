@@ -1,11 +1,14 @@
 """framegate.control.steering.listeners: the status of listeners and upstreams, and new addresses of upstreams."""
 
+from typing import Any
+
 import pytest
 
 from framegate.control.accept.resolver import Resolution
 from framegate.control.errors import NotFoundError
-from framegate.control.steering.listeners import Listeners, find_listener
+from framegate.control.steering.listeners import KEPT, Listeners, find_listener
 from tests.fakes.fleet import Fleet, facts, fleet_config, open_channels, run, until
+from tests.fakes.rows import refused_frame_row
 from tests.fakes.scenario import run_by
 
 
@@ -53,3 +56,17 @@ async def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do(m
     (upstream,) = await made.steering.upstreams.statuses()
     expected = {"upstream": "u", "endpoint": "127.0.0.1:1", "state": "down", "reason": "refused", "detail": "says 0", "since_ns": 5, "weight": 1}
     assert upstream.states == ({**expected, "out": 2, "connections": 4, "zone": "", "latency_ns": 1},)
+
+
+@run_by(run)
+async def test_the_last_hundred_of_a_listener_are_kept_the_latest_first(made: Fleet) -> None:
+    refused: Any = made.steering.refused_frames
+    assert refused.latest("a") == []
+    for size in range(KEPT + 1):
+        made.supervisor.on_refused(refused_frame_row(listener="a", size=size))
+        assert [row["size"] for row in refused.latest("a")] == list(range(size, max(size - KEPT, -1), -1))
+    for name in ("gone", "gone too"):  # of connections that outlive their listener
+        made.supervisor.on_refused(refused_frame_row(listener=name))
+        assert list(refused._kept) == ["a", name]
+        with pytest.raises(NotFoundError):
+            refused.latest(name)

@@ -193,10 +193,7 @@ def test_an_idle_share_gives_half_of_what_it_can_spare_if_another_needs_it() -> 
     assert moved_shares({0: MIB, 1: MIB + LEAST_MOVE}, {0: MIB, 1: 0}, {0}, MIB) is None
 
 
-@given(
-    shares=st.dictionaries(st.integers(0, 7), st.integers(MIB, 64 * MIB), min_size=1),
-    seed=st.randoms(use_true_random=False),
-)
+@given(shares=st.dictionaries(st.integers(0, 7), st.integers(MIB, 64 * MIB), min_size=1), seed=st.randoms(use_true_random=False))
 def test_the_sum_stays_and_no_share_falls_below_the_largest_frame_or_its_usage(shares: dict[int, int], seed: object) -> None:
     usage = {slot: seed.randint(0, share) for slot, share in shares.items()}  # type: ignore[attr-defined]
     needy = {slot for slot in shares if seed.random() < 0.4}  # type: ignore[attr-defined]

@@ -34,7 +34,6 @@ def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode:
 
 
 def held(made: Fleet) -> tuple[TapRule, ...]:
-    """The rules that control has."""
     assert made.desired.config.tap is not None
     return made.desired.config.tap.rules
 
@@ -89,16 +88,13 @@ REFUSALS: list[tuple[Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
     (lambda taps: taps.update("first", {"capture": "hash"}, None, "beef"), EtagError, "first"),
     (lambda taps: taps.delete("none"), NotFoundError, "none"),
     (lambda taps: taps.delete("first", "beef"), EtagError, "first"),
-]
-"""Other rules that are not valid are in ``tests/control/service/test_taps.py``."""
+]  # Other rules that are not valid are in ``tests/control/service/test_taps.py``
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
 @run_by(run, 1)
 async def test_invalid_rules_are_refused_by_field_without_asking_a_processor(made: Fleet, *, validate_only: bool) -> None:
     class Validating:
-        """Has ``validate_only`` in each call."""
-
         def __getattr__(self, name: str) -> Any:
             method = getattr(made.steering.taps, name)
             return lambda *arguments: method(*arguments, validate_only=validate_only)

@@ -93,7 +93,6 @@ class Rig:
         await self.users.delete("a", name, validate_only=validate_only)
 
     def is_password(self, name: str, password: str, listener: str = "a") -> bool:
-        """Whether it is in force."""
         return self.identity.users(listener).check(CheckPassword(name, password)) == Accepted(name)
 
     @property

@@ -35,22 +35,14 @@ def usual_answer(auth_request: AuthRequest) -> AuthResponse:
 
 
 class AuthSource(CredentialSource):
-    """Answers at once, or when told to.
-
-    Attributes:
-        answer: how.
-        late: not at once.
-        asked: every question, in order.
-        open: not answered yet.
-        forgotten: given up.
-    """
+    """Answers at once, or when told to."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[AuthRequest], AuthResponse] = usual_answer
-        self.late = False
-        self.asked: list[AuthRequest] = []
-        self.open: list[PendingAuth] = []
-        self.forgotten: list[PendingAuth] = []
+        self.answer: Callable[[AuthRequest], AuthResponse] = usual_answer  # how
+        self.late = False  # not at once
+        self.asked: list[AuthRequest] = []  # every question, in order
+        self.open: list[PendingAuth] = []  # not answered yet
+        self.forgotten: list[PendingAuth] = []  # given up
 
     def ask(self, pending_auth: PendingAuth) -> None:
         self.asked.append(pending_auth.auth_request)
@@ -75,22 +67,16 @@ def auth_source() -> AuthSource:
 
 
 class Talk:
-    """One authenticator between two transports in memory, and its peer.
-
-    Attributes:
-        one: the authenticator.
-        alarm: its waker, with its clock.
-        code: what the last step waits for.
-    """
+    """One authenticator between two transports in memory, and its peer."""
 
     def __init__(self, one: Authenticator) -> None:
-        self.one = one
-        self.alarm = Alarm(FakeClock())
+        self.one = one  # the authenticator
+        self.alarm = Alarm(FakeClock())  # its waker, with its clock
         self.alarm.clock.now = 1000 * SECOND
         ours, self.peer = memory_transports(1 << 20)
         self.pool = MemoryPool(1 << 20, self.alarm.clock.now_ns)
         self.frames = TransportFrames(ours, self.pool.common, "downstream")
-        self.code = WANT_READ
+        self.code = WANT_READ  # what the last step waits for
         one.start(self.frames, self.alarm)
 
     def say(self, *bodies: bytes) -> list[bytes]:

@@ -149,13 +149,7 @@ def test_what_is_no_certificate_is_refused(data: bytes) -> None:
 
 @each_of(
     ("pin", "words"),
-    [
-        (pin_of(ONE), None),
-        ("sha1/x", "must be sha256/"),
-        ("sha256/!", "no base64"),
-        ("sha256/YQ==", "has 1 bytes"),
-        ("sha256/YQ", "no base64"),
-    ],
+    [(pin_of(ONE), None), ("sha1/x", "must be sha256/"), ("sha256/!", "no base64"), ("sha256/YQ==", "has 1 bytes"), ("sha256/YQ", "no base64")],
 )
 def test_what_is_no_pin_says_why(pin: str, words: str | None) -> None:
     fault = pin_fault(pin)

@@ -54,7 +54,6 @@ def offered(*ranges: ApiRange, error: int = 0) -> bytes:
 
 
 def begun(auth_source: AuthSource, mechanism: str = "PLAIN", *ranges: ApiRange, chance: random.Random | None = None) -> Talk:
-    """One whose mechanism has begun."""
     one = Talk(client(auth_source, mechanism, chance=chance))
     assert one.say() == [versions(0, ID)]
     version = min(item.most for item in ranges or KNOWN if item.key == 17)

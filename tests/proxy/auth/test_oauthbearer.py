@@ -66,10 +66,7 @@ def test_what_is_no_such_message_is_refused(message: bytes) -> None:
 
 @each_of(
     ("refused", "said"),
-    [
-        (Refused("expired"), {"status": "invalid_token"}),
-        (Refused("lacks", "read write"), {"status": "insufficient_scope", "scope": "read write"}),
-    ],
+    [(Refused("expired"), {"status": "invalid_token"}), (Refused("lacks", "read write"), {"status": "insufficient_scope", "scope": "read write"})],
 )
 def test_a_bad_token_is_told_in_json_and_refused_once_that_is_confirmed(refused: Refused, said: dict[str, str]) -> None:
     server = OAuthBearerServer()

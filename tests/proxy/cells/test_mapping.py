@@ -6,16 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framegate.proxy.cells import (
-    METRICS,
-    CellLayout,
-    CellReader,
-    CellWriter,
-    HistogramValue,
-    State,
-    create,
-    enlarge,
-)
+from framegate.proxy.cells import METRICS, CellLayout, CellReader, CellWriter, HistogramValue, State, create, enlarge
 
 
 def _config(*listeners: str) -> SimpleNamespace:

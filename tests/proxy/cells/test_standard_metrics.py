@@ -13,7 +13,6 @@ from tests.fakes.cases import each_of
 
 
 def conventional_unit(name: str) -> str | None:
-    """The unit that the conventions give a metric."""
     function = f"create_{name.replace('.', '_')}"
     for module in (cpython_metrics, process_metrics, rpc_metrics):
         if hasattr(module, function):

@@ -3,16 +3,7 @@ import dataclasses
 import pytest
 
 from framegate.proxy.config.key import keys
-from framegate.proxy.config.limits import (
-    ANY_ADDRESS,
-    UNLIMITED,
-    AddressLimits,
-    LimitOverride,
-    LimitsConfig,
-    RateLimits,
-    client_key,
-    parse_network,
-)
+from framegate.proxy.config.limits import ANY_ADDRESS, UNLIMITED, AddressLimits, LimitOverride, LimitsConfig, RateLimits, client_key, parse_network
 from tests.fakes.cases import each_of
 
 

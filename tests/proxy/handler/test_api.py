@@ -69,10 +69,8 @@ def test_a_context_needs_nothing_to_be_made_and_shares_its_state_with_the_next_f
 def test_the_decorator_marks_and_leaves_what_it_marks():
     def handle(frame: bytes, context: Context) -> None: ...
 
-    for value in (False, True):
-        with pytest.warns(DeprecationWarning, match="ordered_pipelining has no effect"):
-            assert handler(ordered_pipelining=value)(handle) is handle
-        assert vars(handle) == {"directions": ("request", "response")}
+    assert handler()(handle) is handle
+    assert vars(handle) == {"directions": ("request", "response")}
     assert handler(directions=("response",))(handle) is handle
     assert handle.directions == ("response",)  # type: ignore[attr-defined]
 

@@ -196,8 +196,7 @@ class Slow:
 
 
 LISTENERS = ("plain", "slow")
-FRAMES = st.tuples(st.integers(0, 5), st.integers(0, 1), st.tuples(st.integers(0, 255), st.integers(0, 6)).map(bytes))
-"""Connection, direction, frame."""
+FRAMES = st.tuples(st.integers(0, 5), st.integers(0, 1), st.tuples(st.integers(0, 255), st.integers(0, 6)).map(bytes))  # Connection, direction, frame
 
 
 @settings(max_examples=60, deadline=None)

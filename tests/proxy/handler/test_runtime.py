@@ -205,10 +205,7 @@ def test_each_handler_is_started_and_stopped_once(process, tmp_path, how):
 
 
 def test_an_object_that_two_listeners_name_is_stopped_once_and_a_stop_that_raises_keeps_no_other_from_its_own(process, tmp_path):
-    process.serve(
-        {"a": "sample_handlers:shared", "b": "sample_handlers:shared", "c": "sample_handlers:FailsAtStop"},
-        [FAKES, tmp_path],
-    )
+    process.serve({"a": "sample_handlers:shared", "b": "sample_handlers:shared", "c": "sample_handlers:FailsAtStop"}, [FAKES, tmp_path])
     process.tell({"type": "stop"})
     row = process.row("internal_error")
     assert (row["place"], row["error"]) == ("stop of the handler sample_handlers:FailsAtStop", "ValueError: no end")

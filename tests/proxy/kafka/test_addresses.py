@@ -32,7 +32,6 @@ def address(node: int) -> tuple[str, int]:
 
 
 def rewritten(key: int, version: int, body: bytes, advertised: AdvertisedBrokers = ADVERTISED) -> bytes | None:
-    """The new body, from the middle of other bytes."""
     rewriter = AddressRewriter(advertised)
     pieces = rewriter.rewrite(key, version, b"##" + body + b"#", 2, 2 + len(body))
     if pieces is None:

@@ -32,7 +32,6 @@ class Bench:
         return slot.ask(int(reads * ONE_READ))
 
     def read(self, slot: AdmissionSlot, reads: float) -> None:
-        """As a channel does."""
         self.fill(reads)
         slot.read(int(reads * ONE_READ))
 

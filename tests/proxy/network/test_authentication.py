@@ -329,8 +329,6 @@ def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> Non
 
 
 class MadeBy(ScriptedAuthenticators):
-    """Makes authenticators of a class."""
-
     def __init__(self, kind: type[ScriptedAuthenticator], *script: Act) -> None:
         super().__init__(*script)
         self.kind = kind

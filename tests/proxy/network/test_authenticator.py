@@ -80,27 +80,16 @@ class Alarm(Waker):
 
 @dataclasses.dataclass
 class Kind:
-    """One authenticator, and what a peer has to do.
+    """One authenticator, and what a peer has to do."""
 
-    Attributes:
-        factory: makes them.
-        identity: of the peer.
-        good: what the peer sends, as frames.
-        answers: what it is sent.
-        bad: frames that are refused; None: nobody is.
-        principal: who it is then.
-        happen: makes happen what is waited for.
-        bound: bytes of a frame, at most.
-    """
-
-    factory: AuthenticatorFactory
-    identity: Identity
-    principal: str
-    good: tuple[bytes, ...] = ()
-    answers: tuple[bytes, ...] = ()
-    bad: tuple[bytes, ...] | None = None
-    happen: Callable[[Authenticator], None] = lambda one: None
-    bound: int = 8
+    factory: AuthenticatorFactory  # makes them
+    identity: Identity  # of the peer
+    principal: str  # who it is then
+    good: tuple[bytes, ...] = ()  # what the peer sends, as frames
+    answers: tuple[bytes, ...] = ()  # what it is sent
+    bad: tuple[bytes, ...] | None = None  # frames that are refused; None: nobody is
+    happen: Callable[[Authenticator], None] = lambda one: None  # makes happen what is waited for
+    bound: int = 8  # bytes of a frame, at most
 
 
 def tell(one: Authenticator) -> None:
@@ -224,7 +213,6 @@ class Stage:
         self.got = b""
 
     def step(self) -> int:
-        """One step, when there is one to be made."""
         if self.one.complete and not self.frames.is_sending:
             return DONE
         if not self.frames.flush():

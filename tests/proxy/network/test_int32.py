@@ -1,4 +1,4 @@
-"""framegate.proxy.network.int32: what is wrong with a size. What it shares with all framings is in tests/conformance/test_framing.py."""
+"""framegate.proxy.network.int32: what is wrong with a size. What it shares with all framings is in tests/proxy/network/test_every_framing.py."""
 
 import struct
 

@@ -28,7 +28,6 @@ from tests.proxy.network.conftest import pass_ms
 
 
 def test_a_frame_without_a_body_books_nothing_and_dropping_what_follows_touches_no_memory() -> None:
-    """It is whole with its header."""
     pool = MemoryPool(1 << 20, FakeClock().now_ns)
     receive = Receive(pool.common, ReceiveLimit(0), SideStats())
     for count in (1, 3):

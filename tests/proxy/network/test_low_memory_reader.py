@@ -73,7 +73,6 @@ class Bench:
         return int(self.low_memory.plan_read(room, drained=drained, readable=True))
 
     def read(self, size: int) -> Run | None:
-        """As a channel does."""
         self.low_memory.before_read()
         data = self.transport.read(size)
         assert data, "there is something"

@@ -254,7 +254,6 @@ class Cutting(Bench):
 
 
 def frame_at(data: bytes, position: int) -> bytes:
-    """The frame that begins there."""
     return data[position : position + 4 + int.from_bytes(data[position : position + 4], "big")]
 
 

@@ -61,7 +61,6 @@ class Bench:
         return *self.large(), self.waiting()
 
     def more(self, channel: Channel, peer: socket.socket, size: int) -> None:
-        """The peer sends on."""
         seen = int(channel.read_half.bytes_arrived)
         peer.sendall(b"x" * size)
         wait = self.until if size > FIRST_PORTION else self.net.poll_until

@@ -14,11 +14,7 @@ from framegate.proxy.relay import state as pair_state
 from tests.fakes.cases import each_of
 
 Table = dict[tuple[Any, Any], Any]
-TABLES = (
-    (mute.TRANSITIONS, MuteState, MuteEvent),
-    (state.TRANSITIONS, ChannelState, ChannelEvent),
-    (tls_state.TRANSITIONS, TlsState, TlsEvent),
-)
+TABLES = ((mute.TRANSITIONS, MuteState, MuteEvent), (state.TRANSITIONS, ChannelState, ChannelEvent), (tls_state.TRANSITIONS, TlsState, TlsEvent))
 
 
 @each_of(("table", "states", "events"), TABLES)

@@ -144,7 +144,6 @@ def test_what_openssl_does_not_take_is_named(tls_world: TlsWorld, keys: dict[str
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_the_same_list_twice_is_one_and_a_file_without_a_list_is_a_fault(tls_world: TlsWorld, tmp_path: Path, sent: bool) -> None:
-    """Whether what is in the files was sent along or not."""
     lists = Authority(tmp_path).revocations()
 
     def store(*crl: str) -> ServerStore:

@@ -32,7 +32,6 @@ SPOKEN = [("1.2",), ("1.3",), ("1.2", "1.3")]
 
 
 def spoken(settings: TlsSettings, versions: tuple[str, ...]) -> TlsSettings:
-    """The same, with these versions only."""
     number = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
     settings.context.minimum_version, settings.context.maximum_version = number[versions[0]], number[versions[-1]]
     return settings

@@ -26,7 +26,6 @@ body = st.binary(max_size=40) | st.integers(0, 600).map(bytes) | st.sampled_from
 
 
 def of(name: str, frames: list[bytes]) -> list[bytes]:
-    """Those that a framing can carry."""
     delimiter = FRAMINGS[name].delimiter
     return [frame for frame in frames if not delimiter or delimiter not in frame + (delimiter[:-1] if delimiter[:-1] else b"")]
 

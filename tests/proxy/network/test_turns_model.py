@@ -37,19 +37,13 @@ class One:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """All that decides about what may follow.
-
-    Attributes:
-        queues: who waits, in order; of requests, of answers.
-        reserved: who has the reserves; -1: nobody.
-        high: what was held and promised when the pool shrank, as far as it still is.
-    """
+    """All that decides about what may follow."""
 
     ones: tuple[One, ...]
     size: int
-    queues: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    reserved: tuple[int, int] = (-1, -1)
-    high: int = 0
+    queues: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # who waits, in order; of requests, of answers
+    reserved: tuple[int, int] = (-1, -1)  # who has the reserves; -1: nobody
+    high: int = 0  # what was held and promised when the pool shrank, as far as it still is
     first: bool = True
 
 

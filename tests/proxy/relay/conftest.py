@@ -146,14 +146,12 @@ def builder(kind: Callable[..., T]) -> Iterator[Callable[..., T]]:
 
 @pytest.fixture(params=["plain", "tls"])
 def make_crowd(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., Crowd]]:
-    """Makes crowds with the options of ``Crowd``."""
     with builder(functools.partial(Crowd, tls=tls_world if request.param == "tls" else None)) as build:
         yield build
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., World]]:
-    """Makes worlds with the arguments of ``World``."""
     with builder(World) as build:
         yield build
 
@@ -172,7 +170,6 @@ def make_accounts(tmp_path: Path) -> Callable[..., Accounts]:
 
 @pytest.fixture
 def refusing() -> Iterator[tuple[str, int]]:
-    """An address that refuses."""
     with refusing_port() as port:
         yield ("127.0.0.1", port)
 

@@ -115,7 +115,6 @@ def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
 
 
 def ask(world, client, upstream, text=b"q", answers=(b"a",)):
-    """One request, and what the upstream answers."""
     passes(world, client, upstream, frame(text))
     data = b"".join(map(frame, answers))
     passes(world, upstream, client, data)

@@ -168,25 +168,6 @@ def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
     assert (open_row(pair, 0)["muted"], open_row(pair, 0)["leased"]) == ([], 0)
 
 
-@each_of("upstream", [False, True])
-def test_a_drain_waits_for_what_is_under_way(make_handled: Make, upstream: bool) -> None:
-    """And ends right behind the last answer, without waiting for quiet, where it is known what is owed."""
-    world, process = with_process(make_handled(upstream=upstream, quiet_s=1))
-    client, *others = world.pair()[:2] if upstream else world.served()[:1]
-    asked = ask_handler(process, client, b"question")
-    begin_drain(world, 30)
-    world.pass_time(5)
-    world.pass_time(5)
-    assert not world.rows
-    process.reply(asked, wire.PASS if upstream else wire.ANSWER, b"" if upstream else b"answer")
-    if upstream:
-        assert world.read(others[0], 12) == frame(b"question")
-        world.pass_time(1.1)
-    assert world.ended(client) == (b"" if upstream else frame(b"answer"))
-    finish(world, client, *others)
-    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
-
-
 @each_of("directions", [("request", "response"), ("request",)])
 def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answers_even(make_handled: Make, directions: tuple[str, ...]) -> None:
     world, process, client, upstream, pair = with_pair(make_handled(upstream=True, quiet_s=1), directions=directions)

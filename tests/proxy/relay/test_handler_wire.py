@@ -33,12 +33,10 @@ def framed(body: bytes) -> bytes:
 
 
 def request(connection: int, direction: int, sequence: int, header: bytes, body: bytes) -> bytes:
-    """A request as the text of the format says it."""
     return framed(u(2, 1) + u(direction, 1) + u(len(header), 2) + u(connection, 8) + u(sequence, 8) + header + body)
 
 
 def reply(action: int, direction: int, throttle_ms: int, connection: int, sequence: int, began_ns: int, ended_ns: int, body: bytes) -> bytes:
-    """A reply as the text of the format says it."""
     head = u(4, 1) + u(action, 1) + u(direction, 1) + u(0, 1) + u(throttle_ms, 4)
     return framed(head + u(connection, 8) + u(sequence, 8) + u(began_ns, 8) + u(ended_ns, 8) + body)
 
@@ -51,7 +49,6 @@ def whole(data: bytes) -> int:
 
 
 def records(reader: RecordReader, data: bytes) -> list[bytes]:
-    """What a read completes."""
     found = []
     position = 0
     data = reader.take(data)

@@ -98,11 +98,7 @@ def with_server(world: World, certificate: tuple[str, str]) -> Contexts:
         (lambda world: world.contexts(client=world.authority.leaf("early", lifetime=(DAY, 9 * DAY))), "certificate_refused", "peer_alert"),
         (revoked_client, "certificate_revoked", "peer_alert"),
         (lambda world: with_server(world, world.other.leaf("other")), "peer_alert", "unknown_authority"),
-        (
-            lambda world: with_server(world, world.authority.leaf("named", hosts=("named.example.org",), addresses=())),
-            "peer_alert",
-            "name_mismatch",
-        ),
+        (lambda world: with_server(world, world.authority.leaf("named", hosts=("named.example.org",), addresses=())), "peer_alert", "name_mismatch"),
     ],
 )
 def test_each_side_counts_why_it_refused_or_that_it_was_refused(

@@ -62,7 +62,6 @@ def dribbles(couple: Couple) -> None:
 
 
 def upstream_never_reads(couple: Couple) -> None:
-    """Its upstream takes no requests."""
     couple.upstream.reads = 0
     couple.client.give(*[FRAME] * 20)
 

@@ -260,8 +260,7 @@ ENDS = {
     "large": ("protocol", "frame_too_large", "upstream"),
     "in a frame": ("closed", "upstream_closed", "upstream"),
     "trickle": ("stalled", "receive_stalled", "upstream"),
-}
-"""How one side behaves: the error of the endpoint's connection, and the cause and the side of the end of the pair."""
+}  # how one side behaves: the error of the endpoint's connection, and the cause and the side of the end of the pair
 
 
 def test_the_end_of_a_connection_is_of_the_side_that_caused_it_and_a_failure_of_the_endpoint_if_it_is_unclean(make):

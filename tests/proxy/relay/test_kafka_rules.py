@@ -13,16 +13,13 @@ import pytest
 from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
-from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.config.model import KafkaRule, KafkaRules
 from framegate.proxy.kafka.schema import Api, api, api_key, apis
 from framegate.proxy.relay.kafka_rules import KafkaJudge, KafkaRulesInForce, Refusal
 from tests.fakes import cluster
 from tests.fakes.kio_messages import answer_body, decoded, fields, request_body, sample, schema
-from tests.fakes.sasl_frames import SERVER_NONCE, USER_NAME, handshake, plain_token, token
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import World, frame
-from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes, tapping
 
 NAMES: Final = ("mine-1", "mine-2", "other", "Straße")
@@ -38,7 +35,6 @@ def judge_of(rules: KafkaRules, principal: str = "app") -> tuple[KafkaJudge, lis
 
 
 def renamed(entity: Any, rng: random.Random) -> Any:
-    """The entity with names of ``NAMES`` in place of its own."""
     changes: dict[str, Any] = {}
     for name, primitive, kind, array, _, _ in fields(type(entity)):
         value = getattr(entity, name)
@@ -400,40 +396,6 @@ def test_new_rules_apply_to_the_next_requests_of_open_connections(make: Any) -> 
     assert "topic_authorization_failed" in repr(decoded(refused, PRODUCE, 9))
     passes(world, client, upstream, produce(3, "other"))
     finish(world, client, upstream)
-
-
-def test_the_rules_are_those_of_the_principal_before_and_after_it_authenticates_again(make: Any) -> None:
-    """What it asked before is answered before; a frame of another principal ends the connection, and no other rules apply."""
-    for mine in (True, False):
-        rules = KafkaRulesInForce(KafkaRules(rules=(KafkaRule(principals=(USER_NAME,), deny=("Heartbeat",)), KafkaRule(deny=("Metadata",)))))
-        factory = SaslServerAuthenticators(SaslServerSettings(MECHANISMS, 100_000), AuthSource(), lambda: SERVER_NONCE, lambda *ended: None)
-        world = make("kafka", kafka_rules=rules, authenticators=factory)
-        client, pair = world.client()
-        for body in (handshake("PLAIN", 1), token(plain_token(), 2)):
-            client.sendall(frame(body))
-            sent_to(world, client, 1)
-        world.until(lambda pair=pair: pair.state.value == "open")
-        upstream, _ = world.server.accept()
-        world.sockets.append(upstream)
-        world.pass_time(2)
-        passes(world, client, upstream, asking(METADATA, 12, 3))
-        client.sendall(asking(HEARTBEAT, 2, 4) + frame(handshake("PLAIN", 5)))
-        (probe,) = sent_to(world, upstream, 1)
-        upstream.sendall(answering(METADATA, 12, 3) + frame(probe[4:8] + bytes(6)))
-        bodies = sent_to(world, client, 3)
-        assert [int.from_bytes(body[:4], "big") for body in bodies] == [3, 4, 5]
-        assert decoded(bodies[1], HEARTBEAT, 2).error_code.name == "group_authorization_failed"
-        client.sendall(frame(token(plain_token() if mine else plain_token("other", "other"), 6)))
-        if mine:
-            sent_to(world, client, 1)
-            rules.put(KafkaRules(rules=(KafkaRule(principals=(USER_NAME,), deny=("Metadata",)),)))
-            passes(world, client, upstream, asking(HEARTBEAT, 2, 7))
-            client.sendall(asking(METADATA, 12, 8))
-            assert sent_to(world, upstream, 1)[0][:4] == b"\0\x12\0\0"
-        else:
-            world.ended(client)
-        finish(world, client, upstream)
-        assert world.row["cause"] == ("peer_closed" if mine else "auth_failed")
 
 
 def test_a_client_that_was_offered_topic_ids_before_they_were_restricted_connects_again(make: Any) -> None:

@@ -25,17 +25,12 @@ UNKNOWN = frame(token_answer(error=-1, message=CANNOT_LOG_IN))
 
 
 class Rig:
-    """A listener that asks clients who they are, ``user`` among them, and its upstream, which asks us.
-
-    Attributes:
-        source: of our passwords, which answers when it is told to.
-        counts: what became of the clients' logins.
-    """
+    """A listener that asks clients who they are, ``user`` among them, and its upstream, which asks us."""
 
     def __init__(self, endpoints: list[Any], principals: tuple[str, ...] = ("user",)) -> None:
-        self.source = Secrets(**{"u/0": SECRET})
+        self.source = Secrets(**{"u/0": SECRET})  # of our passwords, which answers when it is told to
         self.source.late = True
-        self.counts: list[tuple[str, str]] = []
+        self.counts: list[tuple[str, str]] = []  # what became of the clients' logins
         identity = UpstreamIdentity(principals=principals, mechanism="PLAIN", user=GATE, password_file="/p")
         factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), AuthSource(), count=lambda *ended: self.counts.append(ended[:2]))
         self.logins = UpstreamLogins("u", UpstreamSasl(identities=(identity,)), self.source)
@@ -60,7 +55,6 @@ class Rig:
             return False
 
     def refused(self, client: socket.socket) -> tuple[bytes, tuple[str, str, str, str]]:
-        """All that a client is told, and what its row says."""
         world, count = self.world, len(self.world.rows)
         world.poll()
         assert not self.is_told(client), "guessing is slow"

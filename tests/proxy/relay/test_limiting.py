@@ -1,7 +1,6 @@
 """Quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
 
 import contextlib
-import socket
 from collections.abc import Callable
 
 from framegate.proxy.cause import Cause
@@ -193,16 +192,6 @@ def test_buckets_that_stay_stay_with_what_is_owed(make: Make) -> None:
     assert buckets_of(talker.pair.client) == [(5, True), (1_000_000, False)]
 
 
-def test_a_tap_that_mutes_and_a_quota_keep_the_gate_for_each_other(make: Make) -> None:
-    limited = Limited(make())
-    limited.put(limits(node=REQUESTS))
-    talker = limited.talk(10)
-    limited.world.relay.retap(None)
-    assert talker.pair.client.channel.gated
-    limited.put(limits())
-    assert not talker.pair.client.channel.gated
-
-
 # The end.
 
 
@@ -242,28 +231,6 @@ def test_a_throttled_pair_ends_as_any_other(make: Make, who: str) -> None:
     before = other.received
     limited.run(2)
     assert other.received - before >= 60_000, "its place in the queue is free"
-
-
-def test_a_client_that_half_closes_behind_a_quota_is_read_to_its_end(make: Make) -> None:
-    world = make()
-    limited = Limited(world)
-    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"x" * 996) * 30)
-    client.shutdown(socket.SHUT_WR)
-    upstream.setblocking(False)
-    data = b""
-    for _ in range(400):
-        world.selector.poll(0)
-        world.clock.ns += 10_000_000
-        try:
-            piece = upstream.recv(1 << 16)
-        except BlockingIOError:
-            continue
-        if not piece:
-            break
-        data += piece
-    assert data == frame(b"x" * 996) * 30
 
 
 def test_a_throttle_that_a_handler_made_is_the_quotas_too_and_neither_ends_the_others(make: Make) -> None:

@@ -27,14 +27,10 @@ GATE, SECRET = "gate", "canary-7f3a9c"
 
 
 class Secrets(CredentialSource):
-    """Answers at once, or when told to.
-
-    Attributes:
-        texts: by the name of the credential; of one that is not there nothing is to be had.
-    """
+    """Answers at once, or when told to."""
 
     def __init__(self, **texts):
-        self.texts = texts
+        self.texts = texts  # by the name of the credential; of one that is not there nothing is to be had
         self.late = False
         self.open = []
 

@@ -26,7 +26,6 @@ from tests.proxy.relay.conftest import end_by, finish
 
 @contextlib.contextmanager
 def no_descriptors():
-    """No more descriptors are to be had."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)

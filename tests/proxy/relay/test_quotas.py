@@ -26,8 +26,6 @@ BYTES = RateLimits(request_bytes_rate=1_000_000)
 
 
 class Control(DemandWatcher):
-    """Keeps what it was told."""
-
     def __init__(self) -> None:
         self.told: list[list[tuple[str, str, str, int, int, int]]] = []
 

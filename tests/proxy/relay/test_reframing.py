@@ -98,7 +98,6 @@ def assert_muted(world: World, channel: Channel, sink: socket.socket) -> None:
 
 
 def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
-    """The client ends the connection."""
     client.close()
     assert world.ended(upstream) == b""
     finish(world, upstream)

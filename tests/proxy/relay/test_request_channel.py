@@ -122,7 +122,6 @@ def test_a_connection_waits_until_there_is_a_process_that_handles_its_listener(m
 
 
 def test_a_frame_that_was_read_and_not_handed_over_goes_to_the_next_process(make_handled: Make) -> None:
-    """What its process did not get, it does not take with it."""
     world = make_handled(queue=1)
     first = world.process("0.1")
     client, _ = world.served()

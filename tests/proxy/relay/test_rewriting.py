@@ -2,15 +2,12 @@
 
 import contextlib
 import random
-import select
 import struct
 from typing import Any
 
 import pytest
 
-from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.limits import LimitsConfig, limits_in_force
 from framegate.proxy.config.model import CUT_ABOVE, LISTS_WHOLE
 from framegate.proxy.kafka.api_versions import unsupported_version_answer
 from framegate.proxy.kafka.schema import apis
@@ -26,10 +23,8 @@ from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.kio_messages import decoded
 from tests.fakes.pools import pool_of
-from tests.fakes.sasl_frames import SERVER_NONCE, handshake, plain_token, token
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import FIRST_PIECE, SMALL, World, frame
-from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, run_of_frames, send_all, tapping
 
 PROBE = request(API_VERSIONS, 0, 7)
@@ -490,29 +485,6 @@ def test_the_end_waits_for_answers_and_these_are_rewritten(joined, ends):
     assert world.row["cause"] == ("drained" if ends == "drain" else "peer_closed")
 
 
-def test_a_client_that_reads_late_gets_what_was_rewritten(joined):
-    world, client, upstream, pair = joined(answer_limit=1 << 22)
-    large = cluster.metadata(topics=2000)
-    count = 60
-    ask(world, client, upstream, *[METADATA_ASKED] * count)
-    upstream.setblocking(False)
-    left = memoryview(large * count)
-    for _ in range(3000):
-        with contextlib.suppress(BlockingIOError):
-            left = left[upstream.send(left) :]
-        world.selector.poll(1)
-        if pair.upstream.channel.mute_causes & mute.PEER:
-            break
-    assert world.pool.pending > 0
-    wanted = expected(large, METADATA, 12)
-    for _ in range(count):
-        if left:
-            with contextlib.suppress(BlockingIOError):
-                left = left[upstream.send(left) :]
-        assert decoded(read_with(world, client, upstream, left)[4:], METADATA, 12) == wanted
-        left = read_with.left
-
-
 def read_with(world: World, client: Any, upstream: Any, left: memoryview) -> bytes:
     """A frame, while the upstream sends the rest."""
     data = b""
@@ -552,54 +524,6 @@ def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its
     finally:
         held.release(0, 1 << 20, world)
     assert pair.state.value == "open"
-
-
-def test_a_client_that_authenticates_again_reads_rewritten_answers_before_and_after(make):
-    settings = SaslServerSettings(MECHANISMS, 100_000)
-    factory = SaslServerAuthenticators(settings, AuthSource(), lambda: SERVER_NONCE, lambda *ended: None)
-    world = make("kafka", brokers=cluster.brokers(), authenticators=factory)
-    client, pair = world.client()
-
-    def authenticate() -> None:
-        for body in (handshake("PLAIN", 7), token(plain_token(), 8)):
-            client.sendall(frame(body))
-            assert SECRET not in read_frame(world, client)
-
-    authenticate()
-    world.until(lambda: pair.state.value == "open")
-    upstream, _ = world.server.accept()
-    world.sockets.append(upstream)
-    world.pass_time(2)
-    ask(world, client, upstream, METADATA_ASKED)
-    client.sendall(frame(handshake("PLAIN", 7)))
-    world.poll()
-    upstream.sendall(cluster.metadata())
-    reads_metadata(world, client)
-    read_frame(world, client)
-    client.sendall(frame(token(plain_token(), 8)))
-    read_frame(world, client)
-    client.sendall(METADATA_ASKED + request(API_VERSIONS, 9, 5))
-    world.read(upstream, len(METADATA_ASKED + PROBE))
-    upstream.sendall(cluster.metadata() + answer(5, b"\0\0\0\0\0\0"))
-    reads_metadata(world, client)
-    assert read_frame(world, client) == frame(unsupported_version_answer(5))
-
-
-def test_quotas_and_rewriting_hold_on_one_connection(make):
-    """A client that is read bit by bit; its answers are rewritten all the same."""
-    world = make("kafka", brokers=cluster.brokers())
-    world.relay.pairs.quotas.set_limits(limits_in_force(LimitsConfig(request_frames_rate=2), {}))
-    client, upstream, _ = world.pair()
-    client.sendall(METADATA_ASKED * 6)
-    for _ in range(6):
-        world.until(lambda: world.pass_time(0.5) or readable(upstream))
-        assert world.read(upstream, len(METADATA_ASKED)) == METADATA_ASKED
-        upstream.sendall(cluster.metadata())
-        reads_metadata(world, client)
-
-
-def readable(sock: Any) -> bool:
-    return bool(select.select([sock], [], [], 0)[0])
 
 
 def test_an_end_by_an_operator_drops_the_prepared_answers(joined):

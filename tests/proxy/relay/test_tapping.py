@@ -82,13 +82,7 @@ def test_open_connections_follow_from_the_next_frame_on(tmp_path, protocol):
     tapped.set(TapRule(name="c", directions=("response",)))
     exchange()
     frames, gaps = tapped.end()
-    assert numbers(frames) == [
-        ("request", 1, "a"),
-        ("request", 2, "a"),
-        ("request", 3, "b"),
-        ("response", 3, "b"),
-        ("response", 5, "c"),
-    ]
+    assert numbers(frames) == [("request", 1, "a"), ("request", 2, "a"), ("request", 3, "b"), ("response", 3, "b"), ("response", 5, "c")]
     assert gaps == []
     assert [len(item.body) for item in frames] == [len(request(3, 9, 1)) - 4 + 2, len(request(3, 9, 1)) - 4 + 3, len(request(3, 9, 1)) - 4 + 4, 8, 10]
     (row,) = tapped.world.rows

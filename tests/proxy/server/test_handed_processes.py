@@ -54,7 +54,6 @@ def records(sock: socket.socket, count: int) -> list[bytes]:
 
 
 def answer(sock: socket.socket, asked: bytes) -> None:
-    """Answer a request with itself."""
     ((connection, direction, sequence, _, body, _),) = wire.read_requests(asked, 0)
     now_ns = time.monotonic_ns()
     sock.sendall(wire.encode_replies([(wire.ANSWER, direction, 0, connection, sequence, now_ns, now_ns, body)]))

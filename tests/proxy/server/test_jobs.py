@@ -322,13 +322,7 @@ def gated(pairs) -> list[bool]:
     return [pair.client.channel.gated for pair in pairs]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"rules": (TapRule(name="some", on_full="mute"),)},
-        {"node": LimitsConfig(request_bytes_rate=1000)},
-    ],
-)
+@pytest.mark.parametrize("values", [{"rules": (TapRule(name="some", on_full="mute"),)}, {"node": LimitsConfig(request_bytes_rate=1000)}])
 def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered_after_the_last(tapped, values):
     pairs = [tapped.world.pair()[2] for _ in range(20)]
     tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})

@@ -216,7 +216,6 @@ def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
 
 
 def sent_lines(*rows: ClosedRow) -> list[str]:
-    """The lines as they arrive."""
     (message,) = LinkReader().feed(encode({"type": "closed"}, [line_of(row, 123) for row in rows]))
     lines: list[str] = message["rows"]
     return lines

@@ -22,8 +22,7 @@ TYPES = frozenset(
     if typing.is_typeddict(each) and "type" in each.__annotations__
     for word in typing.get_args(typing.get_type_hints(each)["type"])
 )
-OWN = frozenset(key for each in ROWS for key in each.__required_keys__ if "_" in key)
-"""Keys that mean nothing but themselves, wherever they are put."""
+OWN = frozenset(key for each in ROWS for key in each.__required_keys__ if "_" in key)  # keys that mean nothing but themselves, wherever they are put
 
 
 def copies(source: str) -> Iterator[str]:

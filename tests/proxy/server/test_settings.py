@@ -50,6 +50,7 @@ from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.changes import change, prepare
+from tests.fakes.steered import Steered
 from tests.fakes.world import SECOND, World
 
 CONFIG = ProxyConfig(
@@ -514,3 +515,22 @@ def test_rules_about_kafka_change_on_listeners_that_have_some_and_count_what_the
     assert [item.take()["count"] for item in settings.refusals if item.waiting] == [1], "also those before its end"
     settings._forget_replaced(set())
     assert settings.refusals == []
+
+
+def test_standing_actions_come_with_the_start_and_with_changes_and_replace_each_other() -> None:
+    steered = Steered()
+    pairs, rows = steered.world.relay.pairs, []
+    for number, value in ((1, "10.0.0.0/8"), (2, "10.1.0.0/16"), (3, "10.0.0.1/8")):
+        condition = {"field": "address", "value": value, "negated": False}
+        row = {"number": number, "verb": "mute", "reason": "", "request_rate": 0, "response_rate": 0, "conditions": [condition]}
+        answer = steered.ask("prepare", change={"standing": [row]})
+        if number == 3:
+            assert (answer["type"], "has host bits set" in answer["reason"]) == ("refused", True)
+        else:
+            assert (answer, steered.ask("commit")) == ({"type": "prepared"}, {"type": "committed"})
+            rows = [row]
+            assert [(item.number, item.is_for("l", "10.1.0.1:9", "p", "")) for item in pairs.standing] == [(number, True)]
+    steered.world.close()
+    again = Steered(start={"standing": rows})
+    assert [item.number for item in again.world.relay.pairs.standing] == [2]
+    again.world.close()

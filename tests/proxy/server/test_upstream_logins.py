@@ -9,8 +9,6 @@ from framegate.proxy.server.upstream_logins import UpstreamLogins
 
 
 class Nobody(CredentialSource):
-    """Is not asked."""
-
     def ask(self, inquiry):
         raise AssertionError
 

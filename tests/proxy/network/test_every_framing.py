@@ -1,4 +1,4 @@
-"""What every framing keeps, and that nobody but a framing knows of headers. One of the framings here is the tests' own."""
+"""What every framing keeps, and that nobody but a framing knows of headers."""
 
 from typing import Final
 
@@ -18,18 +18,11 @@ from framegate.proxy.network.run import PART_LAST, Run
 from framegate.proxy.network.stats import SideStats
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
-from tests.fakes.conformance import Kind
-from tests.fakes.framing import LITTLE, LittleFraming
 
-INTERFACE: Final = Framing
 OWN = framing_of("header", HeaderConfig(size=7, offset=2, width=3, byte_order="little", counts="rest", fill="01020304"), {})
-KINDS: Final = {
-    **{name: Kind(type(framing), lambda framing=framing: framing) for name, framing in FRAMINGS.items()},
-    "header": Kind(type(OWN), lambda: OWN),
-    "little": Kind(LittleFraming, lambda: LITTLE),
-}
-each = pytest.mark.parametrize("framing", [kind.make() for kind in KINDS.values()], ids=KINDS)
-headed = each_of("framing", [kind.make() for kind in KINDS.values() if kind.make().tail == 0])
+ALL: Final[dict[str, Framing]] = {**FRAMINGS, "header": OWN}
+each = pytest.mark.parametrize("framing", ALL.values(), ids=ALL)
+headed = each_of("framing", [framing for framing in ALL.values() if framing.tail == 0])
 bodies = st.lists(st.integers(0, 600), max_size=12)
 
 
