@@ -1,7 +1,7 @@
 """Which series are exported while they are 0: few, and all of which an alert needs the first event.
 
 ``rate()`` and ``increase()`` do not see the first value of a series. So a counter begins with 0 at the start if the rate of its events is in a
-problem (``steering.problems``), and therefore in an alert and in the first panel. The same is true of a histogram whose observations are counted
+problem (``steering.alerts``), and therefore in an alert and in the first panel. The same is true of a histogram whose observations are counted
 there. Other histograms, and counters with an attribute that names one of many possible events, begin with their first event.
 
 Events that are not expected of a listener or an endpoint, such as failed TLS handshakes where there is no TLS, have no series before the first one.
@@ -12,8 +12,8 @@ from collections import defaultdict
 from typing import Final
 
 from framegate.control.status import Attributes
+from framegate.control.steering.alerts import ALERTS
 from framegate.control.steering.condition import Series
-from framegate.control.steering.problems import ALERTS
 from framegate.proxy.cells import LISTENER, METRICS, UPSTREAM, Metric
 from framegate.proxy.cells.metrics import CAUSE, ERROR_TYPE, MECHANISM, SIDE
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboards.promql import for_dashboard, for_rule, query_of
-from framegate.control.steering.problems import ALERTS, FINE, Alert, Severity
+from framegate.control.steering.alerts import ALERTS, Alert, Severity
+from framegate.control.steering.problems import FINE
 from framegate.control.telemetry.catalogue import label_name
 
 __all__ = ["FINE", "NAMES", "Rule", "problem_table", "problem_words", "rules"]

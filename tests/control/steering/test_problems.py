@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from framegate.control.steering import problems
-from framegate.control.steering.problems import ALERTS, Watch
+from framegate.control.steering.alerts import ALERTS
+from framegate.control.steering.problems import Watch
 from framegate.proxy.cells.metrics import (
     CAUSE,
     CLIENT_ADDRESS,
