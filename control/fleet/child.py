@@ -108,6 +108,7 @@ class ChildKind(NamedTuple):
         restarts: the counter of restarts, by reason.
         reasons: the values of the reason; others count as ``died``.
         output_level: the level of rows for its output. A processor prints only when the interpreter fails.
+        lag: the counter of seconds for which its heartbeat stood still; empty: they are not counted.
     """
 
     word: str
@@ -118,6 +119,7 @@ class ChildKind(NamedTuple):
     restarts: str
     reasons: tuple[str, ...]
     output_level: str = "error"
+    lag: str = ""
 
     def start_error(self, slot: int, text: str) -> StartError:
         """The error for a process that did not start."""

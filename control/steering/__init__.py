@@ -14,7 +14,7 @@
     rates         the rates of quotas are divided among the processors by demand
     taps          the tap's rules; frames that the log loses
     users         the users of listeners with SASL
-    alerts        the problems that are known, and commands for them; failures: their conditions; condition: over metrics, judged here and by Prometheus
+    alerts        the problems that are known, and commands for them; failures: their conditions; condition: over metrics
     problems      those that there are now
     drain         no new connections, and an orderly end of the open ones
     transactions  changes that are completed or taken back when their call is cancelled

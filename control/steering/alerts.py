@@ -36,6 +36,7 @@ from framegate.proxy.cells.metrics import (
     STATE,
     TASK,
     UPSTREAM,
+    WORKER,
 )
 from framegate.proxy.cells.standard_metrics import PROCESS
 
@@ -92,6 +93,7 @@ _UPSTREAMS, _CLOSED, _READERS = "upstreams list", "channels list --closed", "tap
 _CLOSED_BY: Final = f"{_CLOSED} --filter cause={{{CAUSE}}}"
 _CLOSED_AT: Final = f"{_CLOSED} --filter listener={{{LISTENER}}}"
 _LOGIN_ENDS: Final = f"{_CLOSED} --filter cause=auth_failed"
+_NOBODY: Final = "Nobody gets in where clients came before"
 
 
 def _failing(share: float) -> tuple[Problem, ...]:
@@ -99,7 +101,7 @@ def _failing(share: float) -> tuple[Problem, ...]:
     bad = ((failures.OURS > 0.002) & (failures.OURS > failures.CLIENTS * (0.01 / failures.HOUR_S))).unless(failures.ALL_FAIL)
     return (
         _problem(
-            "Connections of clients fail", ((bad / failures.ACCEPTED) > share).unless(failures.GONE_ALL_THE_TIME), "% of the new ones", _CLOSED_AT
+            "Connections of clients fail", ((bad / failures.CLOSED) > share).unless(failures.GONE_ALL_THE_TIME), "% of those that end", _CLOSED_AT
         ),
     )
 
@@ -116,11 +118,11 @@ def _attack(words: str, *, user: str, address: str) -> Problem:
 
 
 def _noisy(words: str, measure: str) -> Problem:
-    """One of at least ten clients has more than half of a listener's bytes or frames, unless they are what an upstream does not answer."""
+    """One client of many has more than half of a listener's bytes or frames, unless they are what an upstream does not answer."""
     share = largest("client.share", *failures.CLIENT, where={MEASURE: measure}) > 0.5
     has_answered = total("upstream.frame.count", UPSTREAM, where={DIRECTION: "receive"}) > 0.0
     waits = failures.OF_LISTENERS & ((longest("upstream.answer.age", UPSTREAM) > 5.0) & has_answered)
-    return _problem(words, (share & (failures.CLIENTS > 9.0)).unless(waits), "% of all", f"top --sort {measure}_rate")
+    return _problem(words, share.unless(waits), "% of all", f"top --sort {measure}_rate")
 
 
 ALERTS: Final = (
@@ -137,8 +139,8 @@ ALERTS: Final = (
         severity="critical",
         hold="1m",
         problems=(
-            _problem("No endpoint of an upstream can be reached", failures.GONE & (failures.ADDRESSES > 0.0), "addresses left out", _UPSTREAMS),
-            _problem("The names of an upstream are not resolved", failures.ADDRESSES.equals(0.0).unless(failures.UNREADY), "addresses", _UPSTREAMS),
+            _problem("No endpoint of an upstream can be reached", failures.GONE, "addresses left out", _UPSTREAMS),
+            _problem("The names of an upstream are not resolved", failures.NAMELESS, "addresses", _UPSTREAMS),
             _problem("No broker of a cluster is known", total("broker.count", UPSTREAM).equals(0.0), "brokers", "brokers list"),
         ),
     ),
@@ -149,7 +151,9 @@ ALERTS: Final = (
         windows=("2m",),
         problems=(
             _problem("Requests wait long for their answer", failures.STUCK_REQUESTS, "s the oldest", _UPSTREAMS),
+            _problem("No request of an API is answered", failures.STUCK_API, "connections wait", "channels list"),
             _problem("Connections wait long for an answer", failures.STUCK_WAITS, "s the longest", _UPSTREAMS),
+            _problem("An endpoint does not read what it is sent", failures.MOST_STALLED, "connections", _UPSTREAMS),
             _problem("Most clients of an endpoint give up before it answers", failures.NO_ANSWERS, "% of those that end", _UPSTREAMS),
             _problem("Most clients of an endpoint give up before it answers", failures.FEW_ANSWERS, "% of those that end", _UPSTREAMS),
         ),
@@ -161,13 +165,15 @@ ALERTS: Final = (
         windows=("2m",),
         problems=(
             _problem("Every connection of a listener fails", failures.ALL_FAIL.unless(failures.GONE_LATELY), "a second", _CLOSED_AT),
-            _problem(
-                "Nobody gets in where clients came before",
-                ((failures.ACCEPTED > failures.LEAST) & (failures.NOBODY >= failures.ACCEPTED * 0.99)) & failures.SILENT,
-                "a second",
-                _CLOSED_AT,
-            ),
+            _problem(_NOBODY, failures.NOBODY_LONG, "a second", _CLOSED_AT),
         ),
+    ),
+    Alert(
+        name="FramegateListenerFails",
+        severity="critical",
+        hold="3m",  # a scanner may come in the pause between two clients
+        windows=("2m",),
+        problems=(_problem(_NOBODY, failures.NOBODY_NOW, "a second", _CLOSED_AT),),
     ),
     Alert(name="FramegateClientsFail", severity="critical", hold="10m", windows=("1h", "2m"), problems=_failing(0.0144)),
     Alert(
@@ -180,8 +186,8 @@ ALERTS: Final = (
         severity="critical",
         hold="0s",
         problems=(
-            _problem("A certificate ends within three days", failures.DAYS < 3.0, "days left", "certificates list"),
-            _problem("A revocation list ends within a day", failures.LIST_DAYS < 1.0, "days left", "certificates list"),
+            _problem("A certificate ends very soon", failures.ENDS_NOW, "days left", "certificates list"),
+            _problem("A revocation list ends very soon", failures.LIST_ENDS, "days left", "certificates list"),
         ),
     ),
     Alert(
@@ -201,7 +207,7 @@ ALERTS: Final = (
         name="FramegateCertificateEnds",
         severity="warning",
         hold="1h",
-        problems=(_problem("A certificate ends within two weeks", (failures.DAYS >= 3.0) < 14.0, "days left", "certificates list"),),
+        problems=(_problem("A certificate ends soon", failures.ENDS_SOON.unless(failures.ENDS_NOW), "days left", "certificates list"),),
     ),
     Alert(
         name="FramegateRequestsUnanswered",
@@ -210,6 +216,9 @@ ALERTS: Final = (
         problems=(
             _problem("Some requests wait long for their answer", failures.OLD_REQUESTS.unless(failures.STUCK_REQUESTS), "s the oldest", _UPSTREAMS),
             _problem("Some connections wait long for an answer", failures.SOME_WAITS, "s the longest", _UPSTREAMS),
+            _problem("Nothing is answered where requests were answered before", failures.STOPPED, "frames sent a second", _UPSTREAMS),
+            _problem("Answers are missing that came before", failures.LOST, "% of them", _UPSTREAMS),
+            _problem("An endpoint does not read what it is sent on some connections", failures.SOME_STALLED, "connections", _UPSTREAMS),
             _problem("Clients give up before an endpoint answers", failures.SOME_GIVE_UP, "% of those that end", _UPSTREAMS),
             _problem("Clients give up before an endpoint answers", failures.ALL_GIVE_UP, "% of those that end", _UPSTREAMS),
         ),
@@ -268,6 +277,7 @@ ALERTS: Final = (
                 failures.ACCEPTED,  # each ends its connection, and its client comes again
                 _CLOSED_AT,
             ),
+            _problem("Rules refuse most requests of an API", failures.MOST_REFUSED, "a second", f"kafka-rules get --listener {{{LISTENER}}}"),
         ),
     ),
     Alert(
@@ -301,7 +311,7 @@ ALERTS: Final = (
             _problem("Connections wait for a processor", rate("accept.blocked.time", LISTENER) > 0.1, "% of the time", "pool get"),
             _problem(
                 "Far more connections come than an hour ago",
-                (failures.ACCEPTED > 50.0).unless(rate("connection.accepted", LISTENER, ago_s=failures.HOUR_S) > failures.ACCEPTED * 0.25),
+                (failures.ACCEPTED > 50.0) & (rate("connection.accepted", LISTENER, ago_s=failures.HOUR_S) < failures.ACCEPTED * 0.25),
                 "in a second",
                 "channels list --limit 50",
             ),
@@ -341,9 +351,7 @@ ALERTS: Final = (
                 "doctor",
             ),
             _problem("A process waits for a CPU", rate("framegate.process.run_delay", PROCESS) > 0.25, "% of the time", "doctor"),
-            _problem(
-                "A processor has no time left", (failures.BUSY / rate("event_loop.time", failures.WORKER)) > 0.9, "% of the time busy", "pool get"
-            ),
+            _problem("A processor has no time left", (failures.BUSY / rate("event_loop.time", WORKER)) > 0.9, "% of the time busy", "pool get"),
         ),
     ),
     Alert(
@@ -400,6 +408,7 @@ ALERTS: Final = (
                 "restarts in 10 minutes",
                 f"{_CLOSED} --filter cause=processor_died",
             ),
+            _problem("A processor stood still", lately("worker.lag.time", WORKER) > 3.0, "s in 10 minutes", "pool get"),
             _problem("The kernel killed a process for memory", lately("container.memory.kills"), "processes", "doctor"),
             _problem("A processor caught an error of its own", lately("processor.errors", PLACE), "errors", f"{_CLOSED} --filter cause=internal"),
             _problem("A part of the control process failed", lately("task.failures", TASK), "failures", "status"),
@@ -444,7 +453,7 @@ ALERTS: Final = (
             _problem("A quota holds back most clients", (rate("throttle.time", LISTENER) / failures.CLIENTS) > 0.5, "% of them", "limits get"),
             _problem(
                 "Peers do not take what is sent to them",
-                (failures.PENDING & (failures.PENDING > 0.0)) > total("connection.active") * 0.02,
+                (failures.PENDING > 0.0) > total("connection.active", LISTENER, SIDE) * 0.02,
                 "channels",
                 "pool get --top 10",
             ),

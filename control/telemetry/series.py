@@ -37,8 +37,8 @@ EVENTS: Final = frozenset(
     }
 )
 """Attributes that name one of many possible events, most of which never happen."""
-LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.upstream.connection.closed"})
-"""Counters of each endpoint with many possible events, of which a problem needs many: it is the same without the first one."""
+LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.kafka.request.refused", "framegate.upstream.connection.closed"})
+"""Counters with many possible events, of which a problem needs many: it is the same without the first one."""
 
 
 def _rates() -> dict[str, list[Series]]:
@@ -58,7 +58,7 @@ _RATES: Final = _rates()
 def is_shown_at_zero(metric: Metric, attributes: Attributes, config: ProxyConfig) -> bool:
     """Whether a series is exported while it is 0."""
     names_event = any(key in EVENTS for key, _ in attributes)
-    shown = metric.kind == "gauge" or (metric.kind == "counter" and not names_event)
+    shown = (metric.kind == "gauge" and metric.name != "framegate.kafka.request.waiting") or (metric.kind == "counter" and not names_event)
     return (shown or any(series.matches(attributes) for series in _RATES.get(metric.name, ()))) and not _is_missing(metric, attributes, config)
 
 
@@ -82,7 +82,7 @@ def _is_missing(metric: Metric, attributes: Attributes, config: ProxyConfig) -> 
 
 def _ends(listener: ListenerConfig) -> set[tuple[str, str]]:
     """The causes for which connections of a listener are expected to end, with the side that fails."""
-    causes = {("wrong_protocol", "downstream"), ("limit", "internal")}
+    causes = {("wrong_protocol", "downstream"), ("no_data", "downstream"), ("limit", "internal")}
     if listener.upstream is not None:
         causes |= {(f"upstream_{cause}", "upstream") for cause in ("refused", "timeout", "closed")}
         causes |= {("peer_reset", "upstream"), ("wrong_protocol", "upstream")}

@@ -16,6 +16,7 @@ from framegate.proxy.cells import (
     DURATION_ERRORS,
     ENDPOINT_BLOCK,
     LISTENER_BLOCK,
+    MEASURED_APIS,
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
@@ -87,6 +88,7 @@ class ListenerCounters:
         counts: of the listener; ``downstream_counts`` and ``upstream_counts`` of its sides.
         downstream, upstream: the counts of the network layer, by side.
         pairing: the counts of the pairings.
+        waiting: while ``in_flight`` looks at the pairs: connections whose oldest Kafka request waits for long, by its row of ``MEASURED_APIS``.
         account: of the memory pool; None: the common one.
     """
 
@@ -97,6 +99,7 @@ class ListenerCounters:
         self.downstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "response"))
         self.upstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "request"))
         self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))
+        self.waiting: vec[i64] = _zeros(len(MEASURED_APIS))
         self.account: Account | None = None
 
 
@@ -116,8 +119,8 @@ class EndpointCounters:
         first_bytes: the times until the first answer of a connection.
         open, oldest_ns: while ``in_flight`` looks at the pairs: open requests so far, and when the oldest of them came (0: none).
         waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does.
-        asked: frames of other protocols than Kafka that were sent to it.
-        received: frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one.
+        held: likewise connections on which it takes nothing of what waits for it.
+        mark, mark_before, mark_last: frames from it at the last three marks; ``marked_ns``: of the last one.
     """
 
     def __init__(self) -> None:
@@ -128,8 +131,7 @@ class EndpointCounters:
         self.oldest_ns: i64 = 0
         self.waiting: i64 = 0
         self.asked_ns: i64 = 0
-        self.asked: i64 = 0
-        self.received: i64 = 0
+        self.held: i64 = 0
         self.mark: i64 = 0
         self.mark_before: i64 = 0
         self.mark_last: i64 = 0

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from framegate.proxy.relay.renewal import Renewal
     from framegate.proxy.relay.retirement import Retirement
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher"]
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairWatcher", "Passed"]
 
 EVEN_FROM: Final = 2  # frames each way
 OLD: Final = "older than timeouts.max_connection_age"
@@ -337,7 +337,10 @@ class Passed:
 
     Attributes:
         answered: they have the time of the first answer.
+        asked: frames sent on it until the last byte that came, of a protocol other than Kafka.
         waits_ns: since when it waits for an answer, of a protocol other than Kafka; 0: it does not.
+        goes_on: the client sent more when it had waited for long.
+        held_ns: since when the upstream has taken no byte of what waits for it; 0: nothing waits, or it takes some. ``wire_sent``: what it had taken.
         ended_ns: when the client ended its stream, before the upstream did; 0: it has not.
     """
 
@@ -347,7 +350,11 @@ class Passed:
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.answered: bool = False
+        self.asked: i64 = 0
         self.waits_ns: i64 = 0
+        self.goes_on: bool = False
+        self.held_ns: i64 = 0
+        self.wire_sent: i64 = 0
         self.ended_ns: i64 = 0
 
 
