@@ -110,7 +110,7 @@ ALL_GIVE_UP: Final = (GIVE_UP & (GIVEN_UP * 4.0 > ASKS)).unless(ANSWERS_ALL)
 _MEANT: Final = rate("upstream.answer.asked", *ENDPOINT)
 LOST: Final = ((_MEANT - ANSWERS) / (_MEANT > 0.2)) & ((ANSWERS < (ANSWERED / ASKED) * _MEANT * 0.9) & ANSWERS_ALL)
 """On connections that get answers, fewer come than usual."""
-STOPPED: Final = ((ASKS > LEAST) & (ANSWERS.equals(0.0) & (ANSWERED > 0.0)) & ANSWERS_ALL).unless(STUCK_WAITS).unless(NO_ANSWERS).unless(FEW_ANSWERS)
+STOPPED: Final = ((ASKS > LEAST) & (ANSWERS.equals(0.0) & (ANSWERED > 0.0)) & ANSWERS_ALL).unless(STUCK_WAITS).unless(GIVE_UP)
 """Also where clients do not wait: they may have stopped to ask and send one-way frames, or only keep-alive ones."""
 SLOWER: Final = (((rate("upstream.answer.time", *ENDPOINT) / (ANSWERS > 0.0)) > 3.0) > MEAN_WAIT * 4.0).unless(
     longest("upstream.answer.age", *ENDPOINT) > LONG_S  # it counts when its answer comes, in which case the trouble is over
