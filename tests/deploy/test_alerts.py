@@ -255,7 +255,7 @@ TROUBLES = (
         alert="FramegateRequestsUnanswered",
         severity="critical",
         place="kafka Produce",
-        fires=3,
+        fires=2,
         ends=0,
     ),
     Trouble(
@@ -272,8 +272,8 @@ TROUBLES = (
         changes={passed(2, "receive"): 1_050},
         alert="FramegateRequestsUnanswered",
         place="orders kafka-2:9092",
-        fires=6,
-        ends=2,
+        fires=5,
+        ends=1,
     ),
     Trouble(
         name="one client of two waits",
