@@ -273,7 +273,7 @@ TROUBLES = (
         alert="FramegateRequestsUnanswered",
         place="orders kafka-2:9092",
         fires=5,
-        ends=1,
+        ends=0,
     ),
     Trouble(
         name="one client of two waits",
