@@ -512,8 +512,8 @@ TROUBLES = (
         },
         alert="FramegateClientsRefused",
         place="kafka Produce api",
-        fires=8,
-        ends=4,
+        fires=7,
+        ends=2,
     ),
     Trouble(
         name="certificate three days from its end",

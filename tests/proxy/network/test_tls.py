@@ -214,6 +214,10 @@ class BioPeer:
     def flush(self) -> None:
         self.sock.send(self.outgoing.read())
 
+    def end(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.unwrap()
+
 
 @each_of("reset", [False, True], fresh={"net": net_bench})
 def test_a_client_that_goes_when_it_has_been_shown_our_certificate_refuses_it(net: NetBench, tls_world: TlsWorld, *, reset: bool) -> None:
@@ -226,10 +230,6 @@ def test_a_client_that_goes_when_it_has_been_shown_our_certificate_refuses_it(ne
     sock.close()
     net.poll_until(lambda: channel.close_cause)
     assert channel.close_cause is Cause.TLS_FAILED
-
-    def end(self) -> None:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            self.tls.unwrap()
 
 
 @each_of("version", ["1.2", "1.3"], fresh={"net": net_bench})
