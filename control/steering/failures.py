@@ -139,7 +139,8 @@ SILENT: Final = (FRAMES.equals(0.0) & (HOUR_AGO > 1.0)) & (DAY_AGO > 1.0)
 _SILENT_NOW: Final = FRAMES.equals(0.0) & (lately("frame.count", LISTENER, where=RECEIVED) > 100.0)
 _COMES: Final = ACCEPTED - rate("connection.closed", LISTENER, where={CAUSE: "no_data"})
 _NOBODY_IN: Final = (ACCEPTED > LEAST) & (NOBODY >= _COMES * 0.99)
-NOBODY_LONG, NOBODY_NOW = _NOBODY_IN & SILENT, _NOBODY_IN & _SILENT_NOW
+NOBODY_LONG, NOBODY_NOW = _NOBODY_IN & SILENT, _NOBODY_IN & _SILENT_NOW.unless(SILENT)
+"""By the hour and the day before; in a younger framegate, or where it is not so each day, by the ten minutes before."""
 ERROR: Final = {ERROR_TYPE: ".+"}
 ATTEMPTS: Final = {f"!{ERROR_TYPE}": "abandoned"}
 CONNECTS: Final = rate("upstream.connect.duration", *ENDPOINT, where=ATTEMPTS)

@@ -568,7 +568,7 @@ TROUBLES = (
         alert="FramegateListenerFails",
         severity="critical",
         place="kafka",
-        fires=5,
+        fires=4,
         ends=0,
         lasts=8,
     ),
