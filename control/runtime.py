@@ -161,7 +161,7 @@ class Proxy:
         steering.brokers.start()
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
-            addresses = await self._start_servers(steering, config, certificates.ends, events, export)
+            addresses = await self._start_servers(steering, config, certificates.validity, events, export)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -234,7 +234,7 @@ class Proxy:
         return acceptor
 
     async def _start_servers(
-        self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
+        self, steering: Steering, config: ProxyConfig, validity: Mapping[str, tuple[float, float]], events: Bus, export: Export
     ) -> dict[str, Any]:
         """Start telemetry and the gRPC service. Returns their addresses."""
         await asyncio.to_thread(_load_servers, export, config)  # the loop starts the processors meanwhile
@@ -243,9 +243,9 @@ class Proxy:
         addresses: dict[str, Any] = {"admin": config.admin.address, "admin_tcp": None, "health": None, "health_http": None, "prometheus": None}
         # Metrics end after the processors, to export their last counts, and before the cells are closed.
         self._on_stop(export.stop_metrics, self._undo_after_processors)
-        export.begin(steering.state, certificate_ends, events)
+        export.begin(steering.state, validity, events)
         addresses["prometheus"] = export.prometheus_address
-        steering.watch.begin(watched(steering.state, certificate_ends, [export.measurements]))
+        steering.watch.begin(watched(steering.state, validity, [export.measurements]))
         server = await service.start(steering, config, export.record_call, lambda: export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses.update(admin_tcp=server.tcp_address, health=server.health_address, health_http=server.health_http_address)

@@ -175,13 +175,14 @@ def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list
     return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in identities(section) if not host and certificates[path]), "")
 
 
-def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
-    """When each readable certificate ends that peers may be shown: by owner, or ``OWNER/HOST`` with the first of its hosts; and when the first of the
-    section's revocation lists ends, as ``OWNER/crl``.
+def validity_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, tuple[float, float]]:
+    """From when to when each readable certificate is valid that peers may be shown: by owner, or ``OWNER/HOST`` with the first of its hosts; and the
+    section's revocation list that ends first, as ``OWNER/crl``.
     """
-    found = {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in identities(section) if certificates[path]}
-    lists = [facts.ends for path in revocation_lists(section) for facts in certificates[path]]
-    return {**found, f"{owner}/crl": min(lists)} if lists else found
+    shown = {f"{owner}/{host}" if host else owner: certificates[path][0] for host, path in identities(section) if certificates[path]}
+    lists = [facts for path in revocation_lists(section) for facts in certificates[path]]
+    found = {**shown, f"{owner}/crl": min(lists, key=lambda facts: facts.ends)} if lists else shown
+    return {name: (facts.begins, facts.ends) for name, facts in found.items()}
 
 
 def revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:

@@ -100,6 +100,7 @@ class ChildKind(NamedTuple):
     restarts: str  # the counter of restarts, by reason
     reasons: tuple[str, ...]  # the values of the reason; others count as ``died``
     output_level: str = "error"  # the level of rows for its output. A processor prints only when the interpreter fails.
+    lag: str = ""  # the counter of seconds for which its heartbeat stood still; empty: they are not counted
 
     def start_error(self, slot: int, text: str) -> StartError:
         return StartError(f"{self.name} {slot} {text}", reason=self.failed, slot=str(slot))

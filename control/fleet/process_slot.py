@@ -20,6 +20,7 @@ from framegate.proxy.server.protocol import Message
 C = TypeVar("C", bound=Child)
 S = TypeVar("S", bound="ProcessSlot[Any]")
 HEARTBEAT_LIMIT_S: Final = 10.0
+_LEAST_STOOD_S: Final = 1.0
 _WATCH_LIMIT_S: Final = 5.0
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
@@ -235,7 +236,10 @@ class Respawner(abc.ABC, Generic[S, C]):
             if child is None or not child.ready:
                 continue
             fault = self._fault(child)
-            if child.look() * self.watch_interval_s >= HEARTBEAT_LIMIT_S:
+            stood_s = child.look() * self.watch_interval_s
+            if stood_s > _LEAST_STOOD_S and self._kind.lag:
+                self._meters.add(self._kind.lag, str(child.slot), amount=self.watch_interval_s)
+            if stood_s >= HEARTBEAT_LIMIT_S:
                 fault = "heartbeat", f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
             if fault is not None and not child.kill_reason:
                 child.log("killed", level="error", reason=fault[1])

@@ -20,7 +20,14 @@ from framegate.proxy.server.protocol import Message, Request, read_ready
 R = TypeVar("R")
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.server")
 KIND: Final = ChildKind(
-    "processor", "processor", "PROCESSOR_START_FAILED", 20.0, "FRAMEGATE_PROCESSOR_ENV", "worker.restarts", ("heartbeat", "commit")
+    word="processor",
+    name="processor",
+    failed="PROCESSOR_START_FAILED",
+    ready_s=20.0,
+    environment="FRAMEGATE_PROCESSOR_ENV",
+    restarts="worker.restarts",
+    reasons=("heartbeat", "commit"),
+    lag="worker.lag.time",
 )
 REQUEST_MS: Final = 5_000  # The time limit of an answer. A processor reads its commands within 50 ms, under any traffic.
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 from framegate.control.configuration.tls_files import (
     CertificateFacts,
     TlsFile,
-    ends_of,
     facts_from_row,
     revocation_lists,
     shown_of,
     tls_files,
     tls_sections,
+    validity_of,
 )
 from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
@@ -46,7 +46,7 @@ class TlsStores(Reloader):
         self._sections: Sections = {}
         self._files: dict[str, list[TlsFile]] = {}
         self._certificates: Certificates = {}
-        self.ends: dict[str, float] = {}  # of ``ends_of``, of all owners; changed in place
+        self.validity: dict[str, tuple[float, float]] = {}  # of ``validity_of``, of all owners; changed in place
         self._put_config(supervisor.desired.config, certificates)
 
     def _put_config(self, config: ProxyConfig, certificates: Mapping[str, list[CertificateFacts]]) -> set[str]:
@@ -60,10 +60,10 @@ class TlsStores(Reloader):
             owner: {item.path: certificates[item.path] for item in files} if owner in changed else self._certificates[owner]
             for owner, files in self._files.items()
         }
-        for name in [name for name in self.ends if name.rpartition("/")[0] not in self._sections and name not in self._sections]:
-            del self.ends[name]
+        for name in [name for name in self.validity if name.rpartition("/")[0] not in self._sections and name not in self._sections]:
+            del self.validity[name]
         for owner in self._files:
-            self._set_ends(owner)
+            self._set_validity(owner)
         return changed
 
     @staticmethod
@@ -111,8 +111,8 @@ class TlsStores(Reloader):
             if source.owner in changed:
                 rotation.watch(source)
 
-    def _set_ends(self, owner: str) -> None:
-        self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
+    def _set_validity(self, owner: str) -> None:
+        self.validity.update(validity_of(owner, self._sections[owner], self._certificates[owner]))
 
     def sources(self) -> list[Source]:
         stores = self._supervisor.desired.stores
@@ -172,7 +172,7 @@ class TlsStores(Reloader):
             desired.stores = {**desired.stores, **stores}
             for owner in stores:
                 self._certificates[owner] = certificates[owner]
-                self._set_ends(owner)
+                self._set_validity(owner)
 
         try:
             await self._supervisor.change(lambda slot: change, commit, check)

@@ -14,7 +14,7 @@ import functools
 import heapq
 import operator
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
@@ -46,6 +46,8 @@ METERS: Final[Mapping[ClientMeasure, str]] = {
 }  # the metric of each measure
 _LEAST_USED: Final[Mapping[ClientMeasure, float]] = {"bytes": 100_000.0, "frames": 100.0}
 """Per second: a client that uses less is not said to use most, whatever its share."""
+_MANY_CLIENTS: Final = 10
+"""So many are at a listener where one may harm the others. Connections do not count: an application has a pool of them."""
 _LEAST: Final = 0.1  # a user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins
 
 
@@ -87,20 +89,22 @@ class Clients:
         self.rankings: Mapping[ClientMeasure, tuple[ClientRank, ...]] = dict.fromkeys(METERS, ())
         for measure, name in METERS.items():
             meters.gauges(name, functools.partial(self._values, measure))
-        meters.gauges("client.share", self._shares)
+        meters.gauges("client.share", lambda: self._shares)
         self._unchecked: dict[tuple[str, ...], float] = {}
+        self._shares: dict[tuple[str, ...], float] = {}
 
     def _values(self, measure: ClientMeasure) -> dict[tuple[str, ...], float]:
         reason = ("credentials",) if measure == "logins" else ()
         values: dict[tuple[str, ...], float] = dict(self._unchecked if reason else ())
         return values | {(rank.listener, rank.principal, rank.client_id, rank.address, *reason): rank.value for rank in self.rankings[measure]}
 
-    def _shares(self) -> dict[tuple[str, ...], float]:
+    def _large_shares(self) -> dict[tuple[str, ...], float]:
+        counts = {measure: Counter(key[0] for key in self._minute.clients[measure]) for measure in _LEAST_USED}
         return {
             (rank.listener, rank.principal, rank.client_id, rank.address, measure): rank.share
             for measure, least in _LEAST_USED.items()
             for rank in self.rankings[measure]
-            if rank.share > 0.5 and rank.value > least
+            if rank.share > 0.5 and rank.value > least and counts[measure][rank.listener] >= _MANY_CLIENTS
         }
 
     async def look(self) -> None:
@@ -123,6 +127,7 @@ class Clients:
             await asyncio.sleep(0)  # each ranking is short; all together they would delay others
             rankings[measure] = self._ranked(measure)
         self.rankings = rankings
+        self._shares = self._large_shares()
         unchecked, seconds = self._minute.listeners["unavailable"], self._seconds
         self._unchecked = {(listener, MANY, "", MANY, "unavailable"): amount / seconds for listener, amount in unchecked.items()}
 

@@ -5,6 +5,7 @@
 ``lately``                              as ``grown``, in the last ten minutes
 ``longest``, ``steady``                 the largest value of a gauge in the window; the smallest one, in ``framegate status`` of the last moments
 ``days_left``                           days until a gauge's Unix time
+``summed``                              the sum of a condition's values
 
 They are combined as in PromQL: a comparison keeps the values for which it is true, ``&`` those that the other side has too, ``unless`` those that
 it has not. The labels of the right side are among those of the left one, except of ``&`` and ``unless``, which match by those that both have.
@@ -34,6 +35,7 @@ __all__ = [
     "Over",
     "Pair",
     "Series",
+    "Summed",
     "days_left",
     "grown",
     "largest",
@@ -43,6 +45,7 @@ __all__ = [
     "slope",
     "smallest",
     "steady",
+    "summed",
     "total",
 ]
 
@@ -273,6 +276,29 @@ class Pair(Condition):
         return {key: one for key, (one, other) in pairs.items() if holds is None or holds(one, other)}
 
 
+@dataclass(frozen=True, slots=True)
+class Summed(Condition):
+    """The values of a condition, added up by some of its labels."""
+
+    condition: Condition
+    labels: tuple[str, ...]
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        return self.labels
+
+    @property
+    def parts(self) -> Iterable[Over]:
+        return self.condition.parts
+
+    def judge(self, history: "History") -> Vector:
+        found: Vector = {}
+        onto = _projection(self.condition.by, self.labels)
+        for key, value in self.condition.judge(history).items():
+            found[onto(key)] = found.get(onto(key), 0.0) + value
+        return found
+
+
 class History:
     """The last samples of some series: of a minute all, of ten minutes those with rare events, and of a day one in five minutes, of those that are
     compared with the past.
@@ -372,6 +398,11 @@ def steady(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Ove
 def days_left(metric: str, *by: str, where: Mapping[str, str] | None = None) -> Over:
     """Days until a time in seconds since 1970."""
     return Over("days_left", _series(metric, by, where, "min"))
+
+
+def summed(condition: Condition, *by: str) -> Summed:
+    """The sum of a condition's values; ``by``: some of its labels."""
+    return Summed(condition, by)
 
 
 def values_of(folded: Any) -> Values:

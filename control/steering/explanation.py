@@ -344,9 +344,9 @@ _TEXTS: Final[Mapping[Kind, Callable[[_Facts, _Group, list[OpenRow]], str]]] = {
 
 
 def _failed(row: EndpointRow, now_ns: int) -> Wait:
-    since = f" for {_age(now_ns - row['since_ns'])}" if row["since_ns"] else ""
+    state = f"has been {row['state']} for {_age(now_ns - row['since_ns'])}" if row["since_ns"] else f"is {row['state']}"
     why = ": ".join(filter(None, (row["reason"], row["detail"])))
-    text = f"endpoint {row['endpoint']} of upstream {row['upstream']} is {row['state']}{since} ({why})"
+    text = f"endpoint {row['endpoint']} of upstream {row['upstream']} {state} ({why})"
     return Wait("failed_endpoint", text, row["since_ns"], row["endpoint"])
 
 

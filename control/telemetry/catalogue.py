@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from framegate.control.telemetry.environment import CHOICES, LISTS
-from framegate.control.telemetry.fold import PER_WORKER, WORKER
+from framegate.control.telemetry.fold import PER_WORKER
 from framegate.proxy.cells.metric import Metric
-from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS
+from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS, WORKER
 from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 __all__ = ["EXPORTED", "document", "label_name", "prometheus_name"]

@@ -112,7 +112,7 @@ class Export:
         self._in_force = Settings()
         self._begun = False
         self._plane: State | None = None
-        self._certificate_ends: Mapping[str, float] = {}
+        self._validity: Mapping[str, tuple[float, float]] = {}
         self._bus: Bus | None = None
         self._tls = _tls(config)
         self._task_monitor = task_monitor
@@ -176,18 +176,18 @@ class Export:
     def _module(self, name: str) -> Any:
         return importlib.import_module(f"framegate.control.telemetry.{name}")
 
-    def begin(self, plane: State, certificate_ends: Mapping[str, float], events: Bus) -> None:
+    def begin(self, plane: State, validity: Mapping[str, tuple[float, float]], events: Bus) -> None:
         """Export metrics, the kept rows, segments and events, and all later ones.
 
         Args:
             plane: the source of metrics.
-            certificate_ends: as of ``Telemetry``.
+            validity: as of ``Telemetry``.
             events: the bus.
 
         Raises:
             StartError: an extra is not installed, certificates for a collector cannot be used, or the Prometheus address cannot be bound.
         """
-        self._plane, self._certificate_ends, self._bus = plane, certificate_ends, events
+        self._plane, self._validity, self._bus = plane, validity, events
         staged = self._stage(self._first)
         self.follow(staged)
         if staged.traces is None:
@@ -208,7 +208,7 @@ class Export:
             if not settings.wanted:
                 return staged
             assert self._plane is not None, "it has begun"
-            staged.telemetry = self._module("provider").Telemetry(self._plane, self._certificate_ends)
+            staged.telemetry = self._module("provider").Telemetry(self._plane, self._validity)
             staged.telemetry.account.write = self._log.write
         assert staged.telemetry is not None
         logging.getLogger("opentelemetry").setLevel(settings.log_level)

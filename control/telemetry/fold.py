@@ -11,11 +11,11 @@ from framegate.control.steering.state import State
 from framegate.control.telemetry.series import is_shown_at_zero, zeros_of_listeners
 from framegate.proxy.cells import CELL_SIZE, CellLayout, CellReader, HistogramValue
 from framegate.proxy.cells.layout import Row
+from framegate.proxy.cells.metrics import WORKER
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["LARGEST", "PER_WORKER", "REPLACED", "WORKER", "Fold", "Folded", "Source"]
 
-WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
 """Metrics whose sum over processors means nothing; they get the slot as the attribute ``framegate.worker``. All removed slots together are
 ``retired``, so that a sum over all slots never decreases.

@@ -30,6 +30,7 @@ _PLAIN_GAUGES: Final = LARGEST | {
     "framegate.tap.disk.time_left",
     "framegate.tap.lag.time",
     "framegate.tls.certificate.not_after",
+    "framegate.tls.certificate.not_before",
     "process.uptime",
 }
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""

@@ -51,7 +51,7 @@ class Telemetry:
 
     Args:
         plane: the source of the values.
-        certificate_ends: when each served certificate expires, by its use (``framegate.control.rotation.tls_stores``); it changes.
+        validity: from when to when each served certificate is valid, by its use (``framegate.control.rotation.tls_stores``); it changes.
 
     Attributes:
         settings: in force.
@@ -59,7 +59,7 @@ class Telemetry:
         account: counts exports.
     """
 
-    def __init__(self, plane: State, certificate_ends: Mapping[str, float]) -> None:
+    def __init__(self, plane: State, validity: Mapping[str, tuple[float, float]]) -> None:
         self.settings = Settings()
         self.account = Account()
         ours = {"service.name": _SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
@@ -69,7 +69,7 @@ class Telemetry:
         self._prometheus: PrometheusReader | None = None
         self._processes = processes = ProcessMetrics(plane)
         self._calls = Calls()
-        self._fold = Fold(plane, (self.account.measurements, *sources_of(processes, certificate_ends), self._scrapes))
+        self._fold = Fold(plane, (self.account.measurements, *sources_of(processes, validity), self._scrapes))
         self._provider = MeterProvider((), self.resource, shutdown_on_exit=False)
         meter = self._provider.get_meter(_SERVICE, plane.build.version)
         observe_fold(meter, self._fold)

@@ -1,7 +1,7 @@
 """Which series are exported while they are 0: few, and all of which an alert needs the first event.
 
 ``rate()`` and ``increase()`` do not see the first value of a series. So a counter begins with 0 at the start if the rate of its events is in a
-problem (``steering.problems``), and therefore in an alert and in the first panel. The same is true of a histogram whose observations are counted
+problem (``steering.alerts``), and therefore in an alert and in the first panel. The same is true of a histogram whose observations are counted
 there. Other histograms, and counters with an attribute that names one of many possible events, begin with their first event.
 
 Events that are not expected of a listener or an endpoint, such as failed TLS handshakes where there is no TLS, have no series before the first one.
@@ -12,8 +12,8 @@ from collections import defaultdict
 from typing import Final
 
 from framegate.control.status import Attributes
+from framegate.control.steering.alerts import ALERTS
 from framegate.control.steering.condition import Series
-from framegate.control.steering.problems import ALERTS
 from framegate.proxy.cells import LISTENER, METRICS, UPSTREAM, Metric
 from framegate.proxy.cells.metrics import CAUSE, ERROR_TYPE, MECHANISM, SIDE
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
@@ -37,8 +37,8 @@ EVENTS: Final = frozenset(
     }
 )
 """Attributes that name one of many possible events, most of which never happen."""
-LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.upstream.connection.closed"})
-"""Counters of each endpoint with many possible events, of which a problem needs many: it is the same without the first one."""
+LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.kafka.request.refused", "framegate.upstream.connection.closed"})
+"""Counters with many possible events, of which a problem needs many: it is the same without the first one."""
 
 
 def _rates() -> dict[str, list[Series]]:
@@ -58,7 +58,7 @@ _RATES: Final = _rates()
 def is_shown_at_zero(metric: Metric, attributes: Attributes, config: ProxyConfig) -> bool:
     """Whether a series is exported while it is 0."""
     names_event = any(key in EVENTS for key, _ in attributes)
-    shown = metric.kind == "gauge" or (metric.kind == "counter" and not names_event)
+    shown = (metric.kind == "gauge" and metric.name != "framegate.kafka.request.waiting") or (metric.kind == "counter" and not names_event)
     return (shown or any(series.matches(attributes) for series in _RATES.get(metric.name, ()))) and not _is_missing(metric, attributes, config)
 
 
@@ -82,7 +82,7 @@ def _is_missing(metric: Metric, attributes: Attributes, config: ProxyConfig) -> 
 
 def _ends(listener: ListenerConfig) -> set[tuple[str, str]]:
     """The causes for which connections of a listener are expected to end, with the side that fails."""
-    causes = {("wrong_protocol", "downstream"), ("limit", "internal")}
+    causes = {("wrong_protocol", "downstream"), ("no_data", "downstream"), ("limit", "internal")}
     if listener.upstream is not None:
         causes |= {(f"upstream_{cause}", "upstream") for cause in ("refused", "timeout", "closed")}
         causes |= {("peer_reset", "upstream"), ("wrong_protocol", "upstream")}

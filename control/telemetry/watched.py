@@ -17,21 +17,25 @@ _OF_PROCESSES: Final = (
 )  # fmt: skip
 
 
-def sources_of(processes: ProcessMetrics, certificate_ends: Mapping[str, float]) -> list[Source]:
-    """Values besides those of ``State``: of the container, and when each certificate expires, by its use; ``certificate_ends`` changes."""
+def sources_of(processes: ProcessMetrics, validity: Mapping[str, tuple[float, float]]) -> list[Source]:
+    """Values besides those of ``State``: of the container, and from when to when each certificate is valid, by its use; ``validity`` changes."""
     container = Container(lambda: sum(value for _, value in processes.read("process.memory.usage")))
 
     def certificates() -> Mapping[tuple[str, Attributes], float]:
-        return {("framegate.tls.certificate.not_after", ((CERTIFICATE, use),)): end for use, end in list(certificate_ends.items())}
+        return {
+            (f"framegate.tls.certificate.{name}", ((CERTIFICATE, use),)): time_s
+            for use, times in list(validity.items())
+            for name, time_s in zip(("not_before", "not_after"), times, strict=True)
+        }
 
     return [certificates, container.measurements]
 
 
-def watched(plane: State, certificate_ends: Mapping[str, float], more: Sequence[Source] = ()) -> Callable[[], Folded]:
+def watched(plane: State, validity: Mapping[str, tuple[float, float]], more: Sequence[Source] = ()) -> Callable[[], Folded]:
     """Returns what reads all values now, in any thread. ``more``: further sources."""
     processes = ProcessMetrics(plane)
 
     def of_processes() -> Mapping[tuple[str, Attributes], float]:
         return {(name, tuple(at.items())): value for name in _OF_PROCESSES for at, value in processes.read(name)}
 
-    return Fold(plane, [*sources_of(processes, certificate_ends), of_processes, *more]).end
+    return Fold(plane, [*sources_of(processes, validity), of_processes, *more]).end

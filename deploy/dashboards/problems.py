@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboards.promql import for_dashboard, for_rule, query_of
-from framegate.control.steering.problems import ALERTS, FINE, Alert, Severity
+from framegate.control.steering.alerts import ALERTS, Alert, Severity
+from framegate.control.steering.problems import FINE
 from framegate.control.telemetry.catalogue import label_name
+from framegate.proxy.cells.metrics import SERVER_PORT
 
 __all__ = ["FINE", "NAMES", "Rule", "problem_table", "problem_words", "rules"]
 
@@ -68,7 +70,8 @@ def _named(query: str, alert: str, words: str, measure: str, by: tuple[str, ...]
         quoted = ", ".join(f'"{label_name(label)}"' for label in by)
         query = f'label_join({query}, "where", " ", {quoted})'
         if len(by) > 2:
-            for blanks, text in ((r"(.*?)  +(.*)", "$1 $2"), (r"(.*) ", "$1")):
+            port = [(r"(\\S+) (\\S+) (\\d+)( .*|)", "$1 $2:$3$4")] if SERVER_PORT in by else []
+            for blanks, text in (*port, (r"(.*?)  +(.*)", "$1 $2"), (r"(.*) ", "$1")):
                 query = f'label_replace({query}, "where", "{text}", "where", "{blanks}")'
     for label, text in (("problem", words), ("measure", measure), ("alert", alert)):
         query = f'label_replace({query}, "{label}", "{text}", "", "")' if text else query

@@ -7,7 +7,7 @@ the same for a metric with the listener or the upstream as a label. ``[@]`` is t
 import re
 from typing import Final
 
-from framegate.control.steering.condition import WINDOW_S, Condition, Over, Pair, Series
+from framegate.control.steering.condition import WINDOW_S, Condition, Over, Pair, Series, Summed
 from framegate.control.telemetry.catalogue import label_name, prometheus_name
 
 __all__ = ["WHO", "for_dashboard", "for_rule", "method", "per_second", "quantile", "query_of", "seen", "total"]
@@ -67,6 +67,8 @@ def query_of(condition: Condition) -> str:
     """A condition of ``control.steering.condition`` in PromQL. Each part has the labels ``WHO`` beside its own."""
     if isinstance(condition, Over):
         return _over(condition)
+    if isinstance(condition, Summed):
+        return f"sum by ({_labels(condition.by)}) ({query_of(condition.condition)})"
     assert isinstance(condition, Pair), "there are no others"
     left, right = query_of(condition.left), condition.right
     if not isinstance(right, Condition):

@@ -24,7 +24,7 @@ from dashboards.traffic import TRAFFIC
 __all__ = ["DASHBOARDS", "files", "main"]
 
 RUNBOOK: Final = "deploy/alerts/RUNBOOK.md"
-WRITTEN: Final = "# Written by `python deploy/dashboards`, from control/steering/problems.py.\n"
+WRITTEN: Final = "# Written by `python deploy/dashboards`, from control/steering/alerts.py.\n"
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 DASHBOARDS: Final = (HEALTHY, TRAFFIC, HURTS, IDENTITY, TAP, CONTROL)
 TITLES: Final = {item.slug: item.title for item in DASHBOARDS}

@@ -56,6 +56,7 @@ TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
+WORKER: Final = "framegate.worker"
 FILE_KIND: Final = "framegate.file.kind"
 CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
@@ -206,7 +207,7 @@ REFUSED_APIS: Final = (
     "IncrementalAlterConfigs",
     "other",
 )  # APIs whose refused requests are counted by name
-REFUSALS: Final = ("api", "topic", "group", "transactional_id")  # what a request was refused for
+REFUSALS: Final = ("api", "topic", "group", "transactional_id", "report_only")  # what a request was refused for; with ``report_only`` it was not
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -324,7 +325,7 @@ METRICS: Final = (
     _metric("channel.muted", "gauge", "{channel}", "Muted channels, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.count", "counter", "{mute}", "Times that a channel was muted, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.time", "counter", "s", "Time that channels were muted, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
-    _metric("channel.pending", "gauge", "{channel}", "Channels with a pending send.", _SIDE),
+    _metric("channel.pending", "gauge", "{channel}", "Channels with a pending send.", _SIDE, _LISTENER),
     _metric(
         "upstream.connect.duration",
         "histogram",
@@ -363,14 +364,14 @@ METRICS: Final = (
         "gauge",
         "s",
         "Age of the oldest Kafka request that waits for an endpoint's answer, without JoinGroup and SyncGroup, "
-        "which wait for other clients; of a Fetch from 29 s on, for which it may wait for records.",
+        "which wait for other clients; of a Fetch, and of others whose clients choose how long they may take, from 60 s on.",
         *_ENDPOINT,
     ),
     _metric(
         "upstream.answer.waiting",
         "gauge",
         "{connection}",
-        "Connections of other protocols than Kafka on which an endpoint was sent more frames than it has sent.",
+        "Connections of other protocols than Kafka on which an endpoint was sent more frames than it has sent, and whose clients wait.",
         *_ENDPOINT,
     ),
     _metric("upstream.answer.age", "gauge", "s", "Longest time for which one of them has waited for a byte from the endpoint.", *_ENDPOINT),
@@ -385,7 +386,14 @@ METRICS: Final = (
         "upstream.answer.asked",
         "counter",
         "{frame}",
-        "Frames of other protocols than Kafka that an endpoint was sent until its last answer, or so far if it has never answered.",
+        "Frames of other protocols than Kafka that an endpoint was sent, on each connection until its last answer; all if it has never answered.",
+        *_ENDPOINT,
+    ),
+    _metric(
+        "upstream.send.stalled",
+        "gauge",
+        "{connection}",
+        "Connections on which an endpoint has taken no byte of what waits for it for more than 20 s.",
         *_ENDPOINT,
     ),
     _metric("upstream.answer.recent", "gauge", "{frame}", "Frames received from an endpoint in the last 20 to 30 s.", *_ENDPOINT),
@@ -406,6 +414,14 @@ METRICS: Final = (
         (ERROR_TYPE, RESPONSE_ERRORS),
     ),
     _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
+    _metric(
+        "kafka.request.waiting",
+        "gauge",
+        "{connection}",
+        "Connections whose oldest request has waited for more than 10 s, longer than it may by design, by its API.",
+        _LISTENER,
+        (API, MEASURED_APIS),
+    ),
     _metric(
         "kafka.request.duration",
         "histogram",
@@ -500,6 +516,7 @@ METRICS: Final = (
     _control("accept.blocked.time", "counter", "s", "Time that an acceptor waited because no processor took its connection.", _LISTENER),
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
+    _control("worker.lag.time", "counter", "s", "Time for which a processor's heartbeat stood still, beyond the first second.", (WORKER, ())),
     _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
     _control(
         "broker.count",
@@ -547,6 +564,7 @@ METRICS: Final = (
     _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has not read yet.", (CONSUMER, ())),
     _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has not read yet.", (CONSUMER, ())),
     _control("tls.certificate.not_after", "gauge", "s", "Expiry of a certificate or revocation list in use, as Unix time.", _CERTIFICATE),
+    _control("tls.certificate.not_before", "gauge", "s", "When it began to be valid, as Unix time.", _CERTIFICATE),
     _control("scrape.refused", "counter", "{connection}", "Connections to the Prometheus endpoint that sent no request in time, or were too many."),
     _control("drain.time", "gauge", "s", "Time since the drain began; 0 without a drain."),
     _control("ready", "gauge", "{probe}", "Result of each health probe: 1 is healthy.", (PROBE, PROBES)),

@@ -20,7 +20,7 @@ from framegate.proxy.network import socket_buffers
 from framegate.proxy.network.authentication import Authentication
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.close_cause import cause_of, raise_error_of
+from framegate.proxy.network.close_cause import cause_of, end_of_handshake, raise_error_of
 from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, FdHandler
 from framegate.proxy.network.framing import OK
 from framegate.proxy.network.memory_pool import BEGUN, Account
@@ -239,7 +239,8 @@ class Channel(FdHandler):
         """Close for an exception. One that neither the network nor the peer caused is a bug (``crash``)."""
         if isinstance(error, (TransportError, AuthenticationError, WrongProtocolError)):
             error.side = self.options.side
-            self.close(cause_of(error), str(error), error)
+            in_handshake = self.state is HANDSHAKE and self.options.side == "downstream"
+            self.close(cause_of(error, self._transport.wire_sent if in_handshake else 0), str(error), error)
         else:
             self.crash(error)
 
@@ -338,7 +339,9 @@ class Channel(FdHandler):
         if code == DONE:
             self._begin_authentication()
         elif code == ENDED:
-            self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
+            shown = self._transport.wire_sent if self.options.side == "downstream" else 0
+            where = "within the handshake" + (", when it had been shown our certificate" if shown else "")
+            self.close(end_of_handshake(self._transport.wire_received, shown), where)
         else:
             self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
 

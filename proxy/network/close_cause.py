@@ -4,6 +4,8 @@ import errno
 import os
 import socket
 
+from mypy_extensions import i64
+
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import (
     AuthenticationError,
@@ -31,8 +33,17 @@ def raise_error_of(sock: socket.socket, *, connecting: bool = False) -> None:
         raise TransportError(os.strerror(number), errno=number)
 
 
-def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -> Cause:
-    """Return the cause for an error of a transport or an authenticator."""
+def end_of_handshake(received: i64, shown: i64) -> Cause:
+    """Return the cause for a peer that ends its stream within the handshake, after so many bytes. A client that was ``shown`` some, our certificate,
+    refuses it: some libraries send no alert.
+    """
+    if shown != 0:
+        return Cause.TLS_FAILED
+    return Cause.NO_DATA if received == 0 else Cause.PEER_CLOSED
+
+
+def cause_of(error: TransportError | AuthenticationError | WrongProtocolError, shown: i64 = 0) -> Cause:
+    """Return the cause for an error of a transport or an authenticator. ``shown``: as of ``end_of_handshake``, if a client is within it."""
     if isinstance(error, AuthenticationError):
         return Cause.AUTH_FAILED
     if isinstance(error, WrongProtocolError):
@@ -41,7 +52,7 @@ def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -
         return Cause.TLS_FAILED
     if isinstance(error, ConnectError):
         return Cause.UPSTREAM_TIMEOUT if error.errno == errno.ETIMEDOUT else Cause.UPSTREAM_REFUSED
-    return Cause.PEER_RESET
+    return Cause.PEER_RESET if shown == 0 else Cause.TLS_FAILED
 
 
 def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError | AuthenticationError]:

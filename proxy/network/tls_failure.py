@@ -103,7 +103,7 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
         return KINDS.get(word, "peer_alert" if word in ALERTS or word.startswith("alert_") else "other")
     if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
         return "handshake_timeout"
-    return "closed" if cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET or cause is Cause.NO_DATA else "other"
+    return "closed" if cause in (Cause.PEER_CLOSED, Cause.PEER_RESET, Cause.NO_DATA, Cause.TLS_FAILED) else "other"
 
 
 def _subject(tls: Any) -> str:

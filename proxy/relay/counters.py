@@ -16,6 +16,7 @@ from framegate.proxy.cells import (
     DURATION_ERRORS,
     ENDPOINT_BLOCK,
     LISTENER_BLOCK,
+    MEASURED_APIS,
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
@@ -84,6 +85,8 @@ class ListenerCounters:
         self.downstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "response"))
         self.upstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "request"))
         self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))  # the counts of the pairings
+        # while ``in_flight`` looks at the pairs: connections whose oldest Kafka request waits for long, by its row of ``MEASURED_APIS``
+        self.waiting: vec[i64] = _zeros(len(MEASURED_APIS))
         self.account: Account | None = None  # of the memory pool; None: the common one
 
 
@@ -108,9 +111,8 @@ class EndpointCounters:
         # waiting, asked_ns: likewise connections that wait for an answer, and since when the first of them does
         self.waiting: i64 = 0
         self.asked_ns: i64 = 0
-        self.asked: i64 = 0  # frames of other protocols than Kafka that were sent to it
-        # frames from it at the last look; ``mark``, ``mark_before``, ``mark_last``: at the last three marks; ``marked_ns``: of the last one
-        self.received: i64 = 0
+        self.held: i64 = 0  # likewise connections on which it takes nothing of what waits for it
+        # frames from it at the last three marks; ``marked_ns``: of the last one
         self.mark: i64 = 0
         self.mark_before: i64 = 0
         self.mark_last: i64 = 0

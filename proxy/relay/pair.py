@@ -304,7 +304,11 @@ class Passed:
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.answered: bool = False  # they have the time of the first answer
+        self.asked: i64 = 0  # frames sent on it until the last byte that came, of a protocol other than Kafka
         self.waits_ns: i64 = 0  # since when it waits for an answer, of a protocol other than Kafka; 0: it does not
+        self.goes_on: bool = False  # the client sent more when it had waited for long
+        self.held_ns: i64 = 0  # since when the upstream has taken no byte of what waits for it; 0: nothing waits, or it takes some
+        self.wire_sent: i64 = 0  # what it had taken then
         self.ended_ns: i64 = 0  # when the client ended its stream, before the upstream did; 0: it has not
 
 

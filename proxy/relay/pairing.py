@@ -31,7 +31,7 @@ from framegate.proxy.kafka.produce_acks import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.counters import Counts
 from framegate.proxy.relay.kafka_rules import AnswerChange
-from framegate.proxy.relay.pairing_stats import PairingStats, error_row
+from framegate.proxy.relay.pairing_stats import PairingStats, error_row, row_of
 from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 
@@ -45,15 +45,13 @@ _FIND: Final = 2
 _API_VERSIONS: Final = 18
 _SUBSTITUTE: Final = 18 << 48  # of an entry: ApiVersions, version 0
 _PRODUCE: Final = 0
-_FETCH: Final = 1
-_SHARE_FETCH: Final = 78
 _JOIN_GROUP: Final = 11
 _SYNC_GROUP: Final = 14
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _SMALL: Final = 16
 _KEEP: Final = 256
-_MAY_WAIT_NS: Final = 29_000_000_000  # of a Fetch, whose client chooses how long; less than the 30 s after which clients give up
+_MAY_WAIT: Final = (1, 78, 19, 20, 21, 37, 43, 45)  # Fetch, ShareFetch, and what administrators ask: the client chooses how long it may take
 _MAX_I32: Final = 2147483647
 _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HALF: Final = 1 << 31
@@ -136,14 +134,18 @@ class Pairing:
         return ~since if since < 0 else since
 
     @property
-    def waits_since_ns(self) -> i64:
+    def oldest_api(self) -> i64:
+        """The API of the oldest open request, as a row of ``MEASURED_APIS``."""
+        return row_of(-1 if self.is_raw(0) else self._entries[self._head] >> 48)
+
+    def waits_since_ns(self, may_wait_ns: i64) -> i64:
         """Since when the broker should have answered the oldest open request, on the clock of ``oldest_ns``; 0 if that waits for other members of a
-        group. It is a time to come as long as a Fetch may wait for records.
+        group. A Fetch, and others whose clients choose how long they may take, have ``may_wait_ns``; it may be a time to come.
         """
         key, since_ns = self._entries[self._head] >> 48, self.oldest_ns
         if since_ns == 0 or key in (_JOIN_GROUP, _SYNC_GROUP):
             return 0
-        return since_ns + _MAY_WAIT_NS if key in (_FETCH, _SHARE_FETCH) else since_ns
+        return since_ns + may_wait_ns if key in _MAY_WAIT else since_ns
 
     def is_raw(self, place: i64) -> bool:
         """Whether the open request with so many before it is a raw token."""

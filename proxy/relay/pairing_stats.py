@@ -32,7 +32,8 @@ _OTHER_ERROR: Final = RESPONSE_ERRORS.index("other")
 _ROWS: Final[vec[i64]] = vec[i64]([MEASURED_APIS.index(_NAMES[key]) if key in _NAMES else _OTHER for key in range(_KEYS)])
 
 
-def _row(key: i64) -> i64:
+def row_of(key: i64) -> i64:
+    """The index of an API in ``MEASURED_APIS``."""
     return _ROWS[key] if 0 <= key < _KEYS else i64(_OTHER)
 
 
@@ -80,7 +81,7 @@ class PairingStats:
 
     def end_asked(self) -> None:
         if self.asked_bytes != 0:
-            self.io[2 * _row(self.asked_key)] += self.asked_bytes
+            self.io[2 * row_of(self.asked_key)] += self.asked_bytes
             self.asked_bytes = 0
 
     def begin_answered(self, key: i64, since_ns: i64, size: i64, now_ns: i64) -> None:
@@ -94,11 +95,11 @@ class PairingStats:
     def end_answered(self, now_ns: i64) -> None:
         """The run of responses that came at that time is over."""
         if self.answered_times != 0:
-            row = _row(self.answered_key)
+            row = row_of(self.answered_key)
             self.durations[row].observe(now_ns - self.answered_since_ns, self.answered_times)
             self.io[2 * row + 1] += self.answered_bytes
             self.answered_times = 0
 
     def count_unpaired(self, size: i64) -> None:
         """A response whose request is unknown."""
-        self.io[2 * _row(-1) + 1] += size
+        self.io[2 * row_of(-1) + 1] += size

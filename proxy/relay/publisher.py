@@ -54,8 +54,7 @@ PAIRING_LOST: Final = LISTENER_BLOCK.at("framegate.kafka.pairing_lost")
 TAP_SEEN: Final = tuple(LISTENER_BLOCK.at("framegate.tap.seen", direction) for direction in DIRECTIONS)
 TAP_RESERVED: Final = tuple(LISTENER_BLOCK.at("framegate.tap.reserved", direction) for direction in DIRECTIONS)
 
-PENDING_CLIENTS: Final = PROCESSOR_BLOCK.at("framegate.channel.pending", "downstream")
-PENDING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.channel.pending", "upstream")
+PENDING: Final = SIDE_BLOCK.at("framegate.channel.pending")
 MUTED: Final = PROCESSOR_BLOCK.at("framegate.channel.muted")
 MUTES: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.count")
 MUTE_TIME: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.time")
@@ -172,8 +171,6 @@ class Publisher:
             cells[MUTED + cause] = 0
             cells[MUTES + cause] = 0
             cells[MUTE_TIME + cause] = 0
-        cells[PENDING_CLIENTS] = 0
-        cells[PENDING_UPSTREAMS] = 0
         for number in range(i64(len(self._listeners))):
             self._fill_listener(self._listeners[number], self._limits[number], cells)
         self._fill_pool(cells)
@@ -210,8 +207,6 @@ class Publisher:
         self._fill_side(counters.downstream, counters.downstream_counts.cells, processor)
         self._fill_side(counters.upstream, counters.upstream_counts.cells, processor)
         cells, pairing = counters.counts.cells, counters.pairing
-        processor[PENDING_CLIENTS] += counters.downstream.pending
-        processor[PENDING_UPSTREAMS] += counters.upstream.pending
         cells[LIMIT] = limit.value
         cells[POOL_USAGE] = 0 if counters.account is None else counters.account.used
         cells[REQUESTS_OPEN] = pairing.open
@@ -221,6 +216,7 @@ class Publisher:
         cells[PAIRING_LOST] = pairing.lost
 
     def _fill_side(self, stats: SideStats, cells: "vec[i64]", processor: "vec[i64]") -> None:
+        cells[PENDING] = stats.pending
         cells[FRAMES_RECEIVED] = stats.frames_received
         cells[FRAMES_SENT] = stats.frames_sent
         cells[BYTES_RECEIVED] = stats.bytes_received

@@ -22,7 +22,7 @@ class Refusals:
 
     def note(self, refusal: Refusal) -> None:
         name = _api_name(refusal.key)
-        kind = KINDS[refusal.kind]
+        kind = "report_only" if self._rules.report_only else KINDS[refusal.kind]
         self._counts.count(LISTENER_BLOCK.at("framegate.kafka.request.refused", name if name in REFUSED_APIS else "other", kind))
         self._first = self._first or refusal
         self._count += 1

@@ -17,8 +17,8 @@ from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, en
 from framegate.control.demo.processes import ChildError
 from framegate.control.demo.stage import Stage, Workspace
 from framegate.control.demo.view import Waiting, say
+from framegate.control.steering.alerts import ALERTS
 from framegate.control.steering.condition import WINDOW_S
-from framegate.control.steering.problems import ALERTS
 from tests.demo import panels
 from tests.demo.environment import EXPORT_S, FASTER, JOB, SCRAPE_JOB, Environment, Node, Tools, environment, find, seconds_of
 from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Row, Seen, Window

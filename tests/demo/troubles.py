@@ -18,7 +18,7 @@ from socket import create_connection
 from typing import Any, Final, NamedTuple
 
 from framegate.control.demo import certificates
-from framegate.control.steering.problems import ALERTS, Alert
+from framegate.control.steering.alerts import ALERTS, Alert
 from tests.demo.clients import KEEP, PRODUCE, ask, call_kafka, frame, kafka_request, log_in, repeating
 from tests.demo.environment import LOGINS, MIB, ORDERS, PARTNERS, USER, Node
 from tests.fakes.small_disk import fill

@@ -28,7 +28,9 @@ HOUR, DAY = 60, 1_440
 
 OF_BROKER = 'framegate_upstream="orders", server_address="kafka-{}", server_port="9092"'
 OTHER = 'framegate_listener="other"'
+SPARE = 'framegate_upstream_{}{{framegate_upstream="spare", server_address="10.9.9.9", server_port="9092"}}'
 KAFKA = 'framegate_listener="kafka"'
+WAITING_API = f'framegate_kafka_request_waiting{{{KAFKA}, framegate_kafka_api="Produce"}}'
 FORWARD = "framegate_frame_forward_duration_seconds_{}{{" + KAFKA + ', framegate_direction="request"{}}}'
 PRODUCE = "framegate_kafka_request_duration_seconds_{}{{" + KAFKA + ', framegate_kafka_api="Produce"{}}}'
 FRAMES = f'framegate_frame_count_total{{{KAFKA}, framegate_side="downstream", network_io_direction="receive"}}'
@@ -37,7 +39,8 @@ OF_LISTENER = f'framegate_listener_upstream{{{KAFKA}, framegate_upstream="orders
 ACCEPTED = f"framegate_connection_accepted_total{{{KAFKA}}}"
 ACTIVE = f'framegate_connection_active{{{KAFKA}, framegate_side="downstream"}}'
 READY = 'framegate_ready{framegate_probe="readiness"}'
-CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
+CERTIFICATE, BEGAN = (f'framegate_tls_certificate_not_{when}_seconds{{framegate_certificate="listener/kafka"}}' for when in ("after", "before"))
+PENDING = f'framegate_channel_pending{{{KAFKA}, framegate_side="downstream"}}'
 BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", framegate_state="{state}"}}' for state in ("busy", "idle"))
 QUICK_FRAMES, QUICK_REQUESTS = FORWARD.format("bucket", ', le="0.009290681"'), PRODUCE.format("bucket", ', le="1.0"')
 THROTTLED = "framegate_container_cpu_throttled_periods_total"
@@ -95,6 +98,7 @@ CALM: dict[str, float | None] = {
     closed("peer_closed"): 12,
     closed("upstream_refused"): 0,
     closed("tls_failed"): 0,
+    closed("no_data"): 0,
     FRAMES: 6_000,
     RESPONSES: 6_000,
     IO: 6e7,
@@ -127,11 +131,12 @@ CALM: dict[str, float | None] = {
     DEPLETED: 0,
     HELD: 0,
     **{MUTED.format(cause): 0 for cause in ("admin", "tap")},
-    'framegate_channel_pending{framegate_side="downstream"}': 0,
+    PENDING: 0,
     HANDLER: 3e7,
     EXPORTS: 6,
     FAILED_EXPORTS: 0,
     CERTIFICATE: 90 * 86_400,
+    BEGAN: -90 * 86_400,
     UNREAD: 1e6,
     "framegate_tap_limit_bytes": 1e9,
     BEHIND: 5,
@@ -240,24 +245,50 @@ TROUBLES = (
         changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 20, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
-        place="orders kafka-2 9092",
+        place="orders kafka-2:9092",
         fires=1,
+        ends=0,
+    ),
+    Trouble(
+        name="no Produce is answered, while others are",
+        changes={PRODUCE.format("count", ""): 0, QUICK_REQUESTS: 0, WAITING_API: 3},
+        alert="FramegateRequestsUnanswered",
+        severity="critical",
+        place="kafka Produce",
+        fires=2,
+        ends=0,
+    ),
+    Trouble(
+        name="an endpoint does not read what it is sent",
+        changes={of(2, "send_stalled"): 3, f'framegate_upstream_connection_count{{{OF_BROKER.format(2)}, framegate_state="used"}}': 5},
+        alert="FramegateRequestsUnanswered",
+        severity="critical",
+        place="orders kafka-2:9092",
+        fires=1,
+        ends=0,
+    ),
+    Trouble(
+        name="three of ten answers are missing",
+        changes={passed(2, "receive"): 1_050},
+        alert="FramegateRequestsUnanswered",
+        place="orders kafka-2:9092",
+        fires=5,
         ends=0,
     ),
     Trouble(
         name="one client of two waits",
         changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 2},
         alert="FramegateRequestsUnanswered",
-        place="orders kafka-2 9092",
+        place="orders kafka-2:9092",
         fires=5,
         ends=0,
     ),
     Trouble(
         name="stopped upstream of another protocol, which has answered before",
-        changes={of(2, "answer_age_seconds"): 45, of(2, "answer_waiting"): 20, **silent(2)},
+        changes={of(2, "answer_age_seconds"): 75, of(2, "answer_waiting"): 20, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
-        place="orders kafka-2 9092",
+        place="orders kafka-2:9092",
         fires=1,
         ends=0,
     ),
@@ -272,7 +303,7 @@ TROUBLES = (
             of(9, "answer_recent"): 0,
         },
         alert="FramegateRequestsUnanswered",
-        place="orders kafka-9 9092",
+        place="orders kafka-9:9092",
         fires=5,
         ends=0,
     ),
@@ -281,7 +312,7 @@ TROUBLES = (
         changes={ended(2, "unanswered"): 12, ended(2): 0, **silent(2)},
         alert="FramegateRequestsUnanswered",
         severity="critical",
-        place="orders kafka-2 9092",
+        place="orders kafka-2:9092",
         fires=1,
         ends=0,
     ),
@@ -290,7 +321,7 @@ TROUBLES = (
         changes={f'framegate_kafka_response_errors_total{{{OF_BROKER.format(2)}, error_type="coordinator_not_available"}}': 1_400},
         alert="FramegateUpstreamFails",
         severity="critical",
-        place="orders kafka-2 9092 coordinator_not_available",
+        place="orders kafka-2:9092 coordinator_not_available",
         fires=7,
         ends=2,
     ),
@@ -298,7 +329,7 @@ TROUBLES = (
         name="an upstream resets connections",
         changes={ended(2, "reset"): 2},
         alert="FramegateUpstreamFails",
-        place="orders kafka-2 9092 reset",
+        place="orders kafka-2:9092 reset",
         fires=6,
         ends=3,
     ),
@@ -346,7 +377,7 @@ TROUBLES = (
         name="the name of one endpoint is not resolved",
         changes={of(3, "endpoint_count"): 0},
         alert="FramegateUpstreamFails",
-        place="orders kafka-3 9092",
+        place="orders kafka-3:9092",
         fires=5,
         ends=0,
     ),
@@ -413,7 +444,7 @@ TROUBLES = (
         name="an upstream of another protocol takes 10 s for an answer",
         changes={passed(2, "receive"): 60, passed(2, "transmit"): 60, of(2, "answer_time_seconds_total"): 600},
         alert="FramegateSlow",
-        place="orders kafka-2 9092",
+        place="orders kafka-2:9092",
         fires=9,
         ends=0,
     ),
@@ -473,6 +504,18 @@ TROUBLES = (
         ends=4,
     ),
     Trouble(
+        name="rules that refuse every Produce",
+        changes={
+            f'framegate_kafka_request_refused_total{{{KAFKA}, framegate_kafka_api="Produce", framegate_kafka_refusal="api"}}': 3_000,
+            PRODUCE.format("count", ""): 0,
+            QUICK_REQUESTS: 0,
+        },
+        alert="FramegateClientsRefused",
+        place="kafka Produce api",
+        fires=7,
+        ends=2,
+    ),
+    Trouble(
         name="certificate three days from its end",
         changes={CERTIFICATE: 3 * 86_400 - 60},
         alert="FramegateCertificateEnds",
@@ -520,11 +563,21 @@ TROUBLES = (
         calm=25 * HOUR,
     ),
     Trouble(
+        name="no client takes the certificate any more",
+        changes={**ALONE, ACCEPTED: 60, closed("tls_failed"): 60},
+        alert="FramegateListenerFails",
+        severity="critical",
+        place="kafka",
+        fires=4,
+        ends=0,
+        lasts=8,
+    ),
+    Trouble(
         name="clients do not read",
-        changes={'framegate_channel_pending{framegate_side="downstream"}': 5},
+        changes={PENDING: 5},
         alert="FramegateHeldBack",
         severity="info",
-        place="downstream",
+        place="kafka downstream",
         fires=15,
         ends=0,
     ),
@@ -533,6 +586,15 @@ TROUBLES = (
         changes={'framegate_worker_restarts_total{framegate_reason="died"}': 1},
         alert="FramegateBroken",
         place="died",
+        fires=0,
+        ends=9,
+        lasts=1,
+    ),
+    Trouble(
+        name="a processor stands still",
+        changes={'framegate_worker_lag_time_seconds_total{framegate_worker="0"}': 7},
+        alert="FramegateBroken",
+        place="0",
         fires=0,
         ends=9,
         lasts=1,
@@ -650,7 +712,7 @@ QUIET_DAYS = (
                     HELD: 60,
                     TIME_LEFT: 15_000,
                     BEHIND: 300,
-                    'framegate_channel_pending{framegate_side="upstream"}': 3,
+                    PENDING.replace("downstream", "upstream"): 3,
                 },
             ),
         ],
@@ -686,6 +748,38 @@ QUIET_DAYS = (
             )
         ],
         silent="FramegateRequestsUnanswered",
+    ),
+    Quiet(
+        name="one-way batches and polls of 60 s at night, a standby that is down, a certificate for a day, a connection cut now and then, a pool",
+        changes=[
+            (
+                [(0, DAY)],
+                {
+                    SPARE.format("endpoint_count"): 1,
+                    SPARE.format("endpoint_down"): 1,
+                    OF_LISTENER.replace(KAFKA, OTHER).replace("orders", "spare"): 1,
+                },
+            ),
+            ([(0, 12 * HOUR)], {BEGAN: 0, CERTIFICATE: 86_400}),
+            ([(12 * HOUR, 12 * HOUR)], {BEGAN: 43_200, CERTIFICATE: 129_600}),
+            (every(45), {closed("upstream_closed"): 1}),
+            (
+                NIGHT,
+                {
+                    **ALONE,
+                    ACCEPTED: 12,
+                    closed("peer_closed"): 12,
+                    FRAMES: 1_200,
+                    of(2, "answer_age_seconds"): 59,
+                    of(2, "answer_waiting"): 3,
+                    **{passed(2, way): 3 for way in ("receive", "transmit")},
+                    of(2, "answer_asked_total"): 3,
+                    of(2, "answer_recent"): 1,
+                    **silent(3),
+                    passed(3, "transmit"): 1_200,
+                },
+            ),
+        ],
     ),
     Quiet(
         name="the collector is restarted",

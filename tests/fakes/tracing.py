@@ -42,9 +42,9 @@ def _target(receiver: OtlpReceiver, signal: Signal) -> Target:
     return Target(signal=signal, protocol="grpc", endpoint=receiver.endpoint.removeprefix("http://"), secure=False, timeout_s=5.0)
 
 
-def metered(plane: State, telemetry: TelemetryConfig, ends: Mapping[str, float] | None = None) -> Telemetry:
+def metered(plane: State, telemetry: TelemetryConfig, validity: Mapping[str, tuple[float, float]] | None = None) -> Telemetry:
     """Running metrics that go where a configuration says."""
-    made = Telemetry(plane, ends or {})
+    made = Telemetry(plane, validity or {})
     made.follow(made.stage(judge(telemetry)))
     return made
 

@@ -16,13 +16,13 @@ from framegate.control.configuration.tls_files import (
     describe,
     describe_files,
     describe_revocations,
-    ends_of,
     facts_from_row,
     first_stores,
     read_tls_files,
     short_fingerprint,
     shown_of,
     tls_files,
+    validity_of,
 )
 from framegate.control.demo.certificates import Certificates, create
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
@@ -100,7 +100,7 @@ def test_files_without_an_end_are_not_read_to_it(made: Certificates, monkeypatch
         read_tls_files(config)
 
 
-def test_each_owner_has_a_store_and_ends_of_certificates(made: Certificates) -> None:
+def test_each_owner_has_a_store_and_validity_of_certificates(made: Certificates) -> None:
     config = config_of(made)
     files = read_tls_files(config)
     certificates = describe_files(files)
@@ -118,9 +118,12 @@ def test_each_owner_has_a_store_and_ends_of_certificates(made: Certificates) -> 
     assert upstream is not None
     named_too = dataclasses.replace(listener, certificates=(NamedCertificate(names=("b", "c"), certificate=str(made.client), key="k"),))
     (client,) = certificates[str(made.client)]
-    assert ends_of("listener/tls", named_too, certificates) == {"listener/tls": server.ends, "listener/tls/b": client.ends}
+    assert validity_of("listener/tls", named_too, certificates) == {
+        "listener/tls": (server.begins, server.ends),
+        "listener/tls/b": (client.begins, client.ends),
+    }
     without = dataclasses.replace(upstream, certificate=None, key=None)
-    assert (ends_of("upstream/u", without, certificates), shown_of(without, certificates)) == ({}, "")
+    assert (validity_of("upstream/u", without, certificates), shown_of(without, certificates)) == ({}, "")
     assert certificates[str(made.server_key)] == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,22 @@ def run(bring_up: Callable[[ProcessSlot[Any], int], Awaitable[None]], scenario: 
             await respawner.stop()
 
     asyncio.run(main())
+
+
+def test_the_time_for_which_a_heartbeat_stands_is_counted_beyond_a_second() -> None:
+    async def bring_up(slot: ProcessSlot[Any], life: int) -> None:
+        """Nothing is started."""
+
+    async def scenario(respawner: Scripted, log: MemoryLog) -> None:
+        respawner.slot.child = SimpleNamespace(ready=True, slot=5, kill_reason="", look=iter([0, 1, 2, 3, 4, 0]).__next__)
+        found = []
+        for _ in range(6):
+            respawner._look()
+            found.append(respawner._meters.value("worker.lag.time", "5"))
+        assert found == [0, 0, 0, 0.5, 1, 1]
+        respawner.slot.child = None
+
+    run(bring_up, scenario)
 
 
 def test_generations_grow_within_a_slot_and_over_slots_of_the_same_number() -> None:

@@ -54,7 +54,7 @@ def test_they_are_in_force_everywhere_and_a_processor_that_starts_has_them(files
         assert (first.store, second.store, second.owner, second.use) == (1, 2, "listener/a", "certificate")
         assert second.fingerprint != first.fingerprint
         assert made.desired.stores["listener/a"].shown == second.fingerprint[:16]
-        assert made.certificates.ends == {"listener/a": second.ends}
+        assert made.certificates.validity == {"listener/a": (second.begins, second.ends)}
         os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
         await until(lambda: len(made.supervisor.running) < 2)
         await until(lambda: len(made.supervisor.running) == 2)

@@ -95,12 +95,12 @@ def test_memory_is_that_of_now_and_at_most_ten_clients_are_ranked() -> None:
     assert watched.look("held") == []
 
 
-def test_a_client_with_more_than_half_of_much_traffic_has_a_gauge_of_its_share() -> None:
+def test_a_client_of_ten_or_more_with_more_than_half_of_much_traffic_has_a_gauge_of_its_share() -> None:
     told = Told()
     watched = Watched(told)
 
-    def shares(ann: int, bob: int) -> dict[str, float]:
-        for user, size in (("ann", ann), ("bob", bob)):
+    def shares(ann: int, bob: int, others: int = 8) -> dict[str, float]:
+        for user, size in (("ann", ann), ("bob", bob), *((f"user-{number}", 1) for number in range(others))):
             told.tell("bytes", size, user, "", "")
         watched.look()
         return {dict(at)["framegate.principal"]: value for (name, at), value in watched.meters.snapshot().items() if name == "framegate.client.share"}
@@ -108,6 +108,9 @@ def test_a_client_with_more_than_half_of_much_traffic_has_a_gauge_of_its_share()
     assert shares(10, 1) == {}, "one that uses little hurts nobody"
     assert shares(30_000_000, 30_000_009) == {}
     assert shares(60_000_000, 0) == {"ann": pytest.approx(0.75, abs=1e-6)}
+    told = Told()
+    watched = Watched(told)
+    assert shares(60_000_000, 1, others=7) == {}, "one of nine"
 
 
 def test_a_client_that_leaves_the_first_ten_leaves_no_value_in_the_gauges() -> None:

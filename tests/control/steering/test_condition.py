@@ -20,6 +20,7 @@ from framegate.control.steering.condition import (
     rate,
     slope,
     steady,
+    summed,
     total,
 )
 from framegate.proxy.cells import HistogramValue
@@ -101,6 +102,10 @@ def test_comparisons_filter_and_sets_match_by_the_labels_that_both_have() -> Non
         (idle & (by_cause > 100), {}),
         (open_.unless(by_cause > 3), {}),
         (open_ / 0, {("kafka",): math.inf}),
+        (summed(by_cause > 3, LISTENER), {("kafka",): 4, ("plain",): 8}),
+        (summed(by_cause, CAUSE), {("idle",): 4, ("limit",): 9}),
+        (summed(by_cause), {(): 13}),
+        (summed(by_cause > 100, LISTENER), {}),
     ):
         assert judged(condition, sample) == expected, condition
     assert math.isnan(judged((open_ - 2) / 0, sample)["kafka",])

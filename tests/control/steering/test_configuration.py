@@ -310,7 +310,7 @@ async def test_certificates_come_change_and_go_with_their_listeners(made: Live, 
     assert watched(made) == {("listener/b", "tls"): world.client}
     await made.apply(dataclasses.replace(made.config, listeners=(a, dataclasses.replace(b, tls=None))))
     assert await made.answers("b")
-    assert (watched(made), made.desired.stores, made.certificates.ends) == ({}, {}, {})
+    assert (watched(made), made.desired.stores, made.certificates.validity) == ({}, {}, {})
 
 
 @run_by(run)

@@ -195,7 +195,7 @@ def test_waits_of_a_listener_are_put_together_by_kind_and_endpoint_with_the_larg
     assert (answer.endpoint, answer.since_ns, answer.waiting) == ("10.1.0.1:9092", OPENED_NS + S, 2)
     assert answer.text.startswith("endpoint 10.1.0.1:9092 has not answered 4 requests of 2 clients")
     assert other.endpoint == "10.1.0.3:9092"
-    assert failed.text == "endpoint 10.1.0.2:9092 of upstream brokers is down for 500000h (refused: Connection refused)"
+    assert failed.text == "endpoint 10.1.0.2:9092 of upstream brokers has been down for 500000h (refused: Connection refused)"
 
 
 def test_channels_that_wait_without_requests_that_can_be_counted_are_named() -> None:

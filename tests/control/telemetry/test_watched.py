@@ -19,8 +19,9 @@ def plane(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_it_reads_cells_the_container_certificates_processes_and_what_is_given(plane: FakePlane) -> None:
-    values = watched(plane, {"listener/kafka": 5.0}, [lambda: {("framegate.telemetry.exports", ()): 7.0}])().points
-    assert values["framegate.tls.certificate.not_after"] == {(("framegate.certificate", "listener/kafka"),): 5.0}
+    values = watched(plane, {"listener/kafka": (4.0, 5.0)}, [lambda: {("framegate.telemetry.exports", ()): 7.0}])().points
+    times = [values[f"framegate.tls.certificate.not_{when}"] for when in ("before", "after")]
+    assert times == [{(("framegate.certificate", "listener/kafka"),): time_s} for time_s in (4.0, 5.0)]
     assert values["framegate.telemetry.exports"] == {(): 7.0}
     assert values["framegate.memory.limit"][()] > 0
     assert values["process.memory.usage"][(("framegate.process", "control"),)] > 0

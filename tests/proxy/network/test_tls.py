@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -216,6 +217,19 @@ class BioPeer:
     def end(self) -> None:
         with contextlib.suppress(ssl.SSLWantReadError):
             self.tls.unwrap()
+
+
+@each_of("reset", [False, True], fresh={"net": net_bench})
+def test_a_client_that_goes_when_it_has_been_shown_our_certificate_refuses_it(net: NetBench, tls_world: TlsWorld, *, reset: bool) -> None:
+    channel, sock = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
+    peer = BioPeer(sock, tls_world.client_settings())
+    assert not peer.shake()
+    net.poll_until(lambda: channel._transport.wire_sent)
+    if reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    net.poll_until(lambda: channel.close_cause)
+    assert channel.close_cause is Cause.TLS_FAILED
 
 
 @each_of("version", ["1.2", "1.3"], fresh={"net": net_bench})

@@ -104,6 +104,7 @@ def test_a_certificate_that_is_refused_says_for_what(code: int, kind: str) -> No
         (Cause.PEER_CLOSED, "closed"),
         (Cause.PEER_RESET, "closed"),
         (Cause.NO_DATA, "closed"),
+        (Cause.TLS_FAILED, "closed"),
         (Cause.DRAINED, "other"),
         (None, "other"),
     ],

@@ -4,14 +4,14 @@ import socket
 import struct
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.cells import END_ERRORS, ENDPOINT_BLOCK, RESPONSE_ERRORS
+from framegate.proxy.cells import END_ERRORS, ENDPOINT_BLOCK, LISTENER_BLOCK, MEASURED_APIS, RESPONSE_ERRORS
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.in_flight import LEAST_SENT, SLICE, InFlight, oldest_ns
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, World, frame
 from tests.proxy.relay.conftest import passes
 
-FETCH, HEARTBEAT, JOIN_GROUP, SHARE_FETCH = 1, 12, 11, 78
+FETCH, HEARTBEAT, JOIN_GROUP, SHARE_FETCH, CREATE_TOPICS = 1, 12, 11, 78, 19
 
 
 def end(world: World) -> None:
@@ -76,17 +76,17 @@ def test_a_request_that_waits_for_other_members_of_its_group_has_no_age_and_the_
     end(world)
 
 
-def test_a_fetch_has_an_age_only_after_the_time_for_which_it_may_wait_for_records(make):
-    for key in (FETCH, SHARE_FETCH):
+def test_a_request_whose_client_chooses_how_long_it_may_take_has_an_age_only_after_60_s(make):
+    for key in (FETCH, SHARE_FETCH, CREATE_TOPICS):
         world = make("kafka")
         looked, (client, upstream, _) = Looked(world), world.pair()
         passes(world, client, upstream, request(key, 1, 1))
         found = []
-        for more in (0, 27, 0, 19):
+        for more in (0, 58, 0, 19):
             world.pass_time(more)
             assert looked.look()[0] == 1
             found.append(looked.cell("request.age") / SECOND)
-        assert found == [0, 0, 1, 21], "after 1, 29, 30 and 50 s"
+        assert found == [0, 0, 1, 21], "after 1, 60, 61 and 81 s"
         end(world)
 
 
@@ -184,10 +184,97 @@ def test_what_an_endpoint_was_asked_stands_still_while_it_does_not_answer_and_it
 
     assert [asked() for _ in range(3)] == [(1, 0), (2, 0), (3, 0)], "it may be meant so"
     passes(world, upstream, client, frame(b"one") + frame(b"two"))
-    assert [asked() for _ in range(25)] == [(4, 2)] * 25, "it stands still"
+    assert [asked() for _ in range(25)] == [(3, 2)] * 25, "it stands still"
     assert [asked()[1] for _ in range(5)][-1] == 0
     passes(world, upstream, client, frame(b"three"))
-    assert asked() == (34, 1)
+    assert asked() == (33, 1), "the last one was sent since the last look"
+    other, at_other, _ = world.pair()
+    for _ in range(100):
+        passes(world, other, at_other, frame(b"one way"))
+    assert asked() == (33, 1), "what a connection is sent that gets no answer"
+    passes(world, at_other, other, frame(b"answer"))
+    assert asked() == (133, 2)
+    end(world)
+
+
+def test_a_client_that_sends_more_after_it_has_waited_for_5_s_goes_on_until_a_byte_comes(make):
+    found = []
+    for waits in (4, 5, 6):
+        world = make()
+        looked, (client, upstream, pair) = Looked(world), world.pair()
+        for _ in range(9):
+            passes(world, client, upstream, frame(b"ask"))
+            passes(world, upstream, client, frame(b"answer"))
+        passes(world, client, upstream, frame(b"ask"))
+        for _ in range(waits):
+            looked.look()
+        passes(world, client, upstream, frame(b"ping"))
+        seen = [looked.look()[2:], looked.look()[2:], oldest_ns(pair) != 0]
+        passes(world, upstream, client, frame(b"answer"))
+        found.append((*seen, looked.look()[2:]))
+        end(world)
+    assert found == [((1, 4), (1, 5), True, (1, 0)), ((1, 5), (1, 6), True, (1, 0)), ((0, 0), (0, 0), False, (1, 0))]
+
+
+def test_a_client_gives_up_if_it_waits_after_its_last_frame_and_not_if_hardly_any_was_answered(make):
+    found = []
+    for answers, frames, waits in (
+        (9, 1, 0.3),
+        (9, 1, 0.2),
+        (9, 3, 0.3),
+        (0, LEAST_SENT - 1, 0.3),
+        (0, LEAST_SENT, 0.3),
+        (LEAST_SENT, LEAST_SENT, 0.3),
+    ):
+        world = make()
+        looked, (client, upstream, _) = Looked(world), world.pair()
+        for _ in range(answers):
+            passes(world, client, upstream, frame(b"ask"))
+            passes(world, upstream, client, frame(b"answer"))
+        for _ in range(frames):
+            world.pass_time(0.4)
+            passes(world, client, upstream, frame(b"note"))
+        world.pass_time(waits)
+        client.close()
+        world.poll()
+        upstream.close()
+        world.poll()
+        found.append(looked.cell("connection.closed", "unanswered"))
+    assert found == [1, 0, 1, 1, 0, 1]
+
+
+def test_connections_whose_oldest_request_waits_for_more_than_10_s_are_counted_by_its_api(make):
+    def waiting(world: World) -> dict[str, int]:
+        cells = world.counters.listeners["l"].counts.cells
+        counts = {api: int(cells[LISTENER_BLOCK.at("framegate.kafka.request.waiting", api)]) for api in MEASURED_APIS}
+        return {api: count for api, count in counts.items() if count}
+
+    world = make("kafka")
+    looked, found = Looked(world), []
+    for key in (HEARTBEAT, HEARTBEAT, FETCH, JOIN_GROUP):
+        client, upstream, _ = world.pair()
+        passes(world, client, upstream, request(key, 1, 1))
+    for more in (8, 0, 0, 58, 0):
+        world.pass_time(more)
+        looked.look()
+        found.append(waiting(world))
+    assert found == [{}, {}, {"Heartbeat": 2}, {"Heartbeat": 2}, {"Fetch": 1, "Heartbeat": 2}], "after 9, 10, 11, 70 and 71 s"
+    end(world)
+
+
+def test_an_endpoint_that_takes_nothing_of_what_waits_for_it_for_more_than_20_s_is_counted(make):
+    world = make()
+    looked, (client, upstream, pair) = Looked(world), world.pair()
+    while not pair.upstream.channel.write_half.is_sending:
+        client.sendall(frame(b"x" * 60_000))
+        world.poll()
+    assert [looked.look() and looked.cell("send.stalled") for _ in range(23)] == [0] * 22 + [1]
+    before = pair.upstream.channel.write_half.wire_sent
+    while pair.upstream.channel.write_half.wire_sent == before:
+        upstream.recv(1 << 22)
+        world.poll()
+    looked.look()
+    assert looked.cell("send.stalled") == 0
     end(world)
 
 

@@ -197,7 +197,7 @@ def test_channels_whose_peers_are_slow_add_up_and_each_listener_has_its_part_of_
     second.account.charge(BEGUN, 77)
     cells.publisher.publish()
     cells.publisher.publish()
-    assert [cells.reader.cell("framegate.channel.pending", side) for side in SIDES] == [3, 4]
+    assert [cells.reader.cell("framegate.channel.pending", side, name) for side in SIDES for name in "ab"] == [1, 2, 0, 4]
     assert [cells.reader.cell("framegate.memory_pool.listener.usage", name) for name in ("a", "b")] == [0, 77]
 
 
