@@ -281,7 +281,7 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         "parallelism": str(plan.cores),
         **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer else {}),
     }
-    chunks = spark.readStream.format("framegate").options(**options).load(str(settings.source.resolve()))
+    chunks = spark.readStream.format("framegate").options(**options).load(settings.place_of_source)
     query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
     if settings.available_now:
         return query.trigger(availableNow=True).start()

@@ -16,7 +16,7 @@ from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, store_at
 
-__all__ = ["FOREVER_NS", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "verify_node"]
+__all__ = ["FOREVER_NS", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "until_of", "verify_node"]
 
 FOREVER_NS: Final = 1 << 62
 SILENT_INTERVALS: Final = 3
@@ -109,20 +109,26 @@ def node_at(root: str, now_ns: int) -> Node:
         return Node(name, root, fault="there is no ledger of a shipper, so it is not known what was shipped")
     began = [stream_record.born_ns for stream_record in ledger.streams.values() if not stream_record.recovery]
     unfinished = _unfinished(ledger)
-    until_ns = FOREVER_NS if shipped.stopped else min([shipped.at_ns, *(_until(ledger, stream) for stream in unfinished)])
     silent_ns = max(SILENT_INTERVALS * shipped.interval_ms * 1_000_000, _SILENT_LEAST_NS)
     return Node(
         name,
         root,
         min(began, default=shipped.at_ns),
         shipped.heard_ns,
-        until_ns,
+        until_of(ledger),
         not shipped.stopped and now_ns - shipped.heard_ns > silent_ns,
         len(ledger.streams.keys() | shipped.streams.keys()),
         len(unfinished),
         sum(end for end, _ in shipped.streams.values()),
         f"the ledger is damaged: {ledger.damage}" if ledger.damage else "",
     )
+
+
+def until_of(ledger: Ledger) -> int:
+    """``until_ns`` of ``Node``, by a stored ledger; 0: not known."""
+    if ledger.shipped is None:
+        return 0
+    return FOREVER_NS if ledger.shipped.stopped else min([ledger.shipped.at_ns, *(_until(ledger, stream) for stream in _unfinished(ledger))])
 
 
 def _unfinished(ledger: Ledger) -> list[str]:

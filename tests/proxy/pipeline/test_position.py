@@ -28,7 +28,7 @@ def test_a_tap_without_a_ledger_has_offsets_of_version_1() -> None:
     assert Position({"a": 1}).encode() == old
 
 
-@each_of("offset", [{"streams": {}, "version": 3}, {"streams": {}}, {"streams": [], "version": 1}, {"version": 2}])
+@each_of("offset", [{"streams": {}, "version": 4}, {"streams": {}}, {"streams": [], "version": 1}, {"version": 2}])
 def test_what_another_version_wrote_is_refused(offset: dict[str, Any]) -> None:
     with pytest.raises(PositionError, match="this source knows up to 2"):
         Position.decode(offset)
