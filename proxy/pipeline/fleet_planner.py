@@ -341,6 +341,8 @@ def _moved(node: _Node, before: NodePosition, now: NodePosition) -> dict[str, No
 
 def _first_ns(segment: Segment) -> int:
     """When a segment's first block begins; 0: that cannot be read. One request."""
+    if segment.size < SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES:
+        return 0
     root, name = place_of(segment.path)
     try:
         data, _ = store_at(root).part(name, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES)

@@ -16,13 +16,13 @@ from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, store_at
 
-__all__ = ["FOREVER_NS", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "until_of", "verify_node"]
+__all__ = ["FOREVER_NS", "LOST", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "until_of", "verify_node"]
 
 FOREVER_NS: Final = 1 << 62
 SILENT_INTERVALS: Final = 3
 """A node is silent when it has not been heard for so many of its intervals."""
 _SILENT_LEAST_NS: Final = 30_000_000_000
-_LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
+LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] 
     for window in range(min(rows), max(rows) + 1) if rows else ():
         end_ns = (window + 1) * WINDOW_NS
         here = rows.get(window, [])
-        bad = [row for row in here if row.state in _LOST]
+        bad = [row for row in here if row.state in LOST]
         late = [node for node, _ in found if node.fault or node.until_ns < end_ns]
         unsure = {node.name: node.name for node in late} | {row.stream: row.stream.rsplit(".", 2)[0] for row in here if row.state == "open"}
         waiting = sorted(name for name, node in unsure.items() if node not in gone)

@@ -17,7 +17,7 @@ from framegate.proxy.pipeline.wanted import CLOCKS_NS, Wanted
 from framegate.proxy.tap.fleet import FOREVER_NS
 from framegate.proxy.tap.store import Store, StoreError
 from tests.fakes.kept_tap import START, in_segments
-from tests.fakes.shipped import MINUTE_NS, ShippedTap
+from tests.fakes.shipped import MINUTE_NS, ShippedTap, damages
 
 Tap = Callable[[str], ShippedTap]
 
@@ -28,14 +28,8 @@ def node(tmp_path: Path) -> Iterator[Tap]:
     made: list[ShippedTap] = []
 
     def make(name: str) -> ShippedTap:
-        (tmp_path / name).mkdir()
-        tap = ShippedTap(tmp_path / name, name)
-        tap.url = f"file://{tmp_path}/store"
-        tap.root = f"{tap.url}/{name}"
-        tap.store = type(tap.store)(tap.root)
-        tap.restart()
-        made.append(tap)
-        return tap
+        made.append(ShippedTap(tmp_path / name, name, f"file://{tmp_path}/store"))
+        return made[-1]
 
     yield make
     for tap in made:
@@ -293,3 +287,48 @@ def test_a_node_that_is_gone_or_whose_ledger_is_another_is_an_error_and_one_gap(
         assert all_of(new(one, fail_on_data_loss=False), after)[1] == [], "it is said once"
         if ledger.parent.exists():
             ledger.write_bytes(whole)
+
+
+def notices(read_all: Callable[[], object]) -> bool:
+    try:
+        read_all()
+    except DataLossError:
+        return True
+    return False
+
+
+def test_damage_of_any_object_is_noticed_by_verify_by_a_strict_query_and_by_the_tables_of_one_that_goes_on(node: Tap) -> None:
+    """A stale ledger is no damage for who reads for the first time: its node was not heard since, and what came later is not called complete."""
+    tap = node("edge")
+    processor = in_segments(tap.tap, 4)
+    tap.look({processor.stream: (START + 4 * MINUTE_NS, 0)})
+    former = {path.name: path.read_bytes() for path in tap.objects()}
+    half, _ = all_of(new(tap))
+    for number in range(4, 7):
+        processor.block([bytes(600)], at_ns=START + number * MINUTE_NS)
+    tap.tap.end(processor)
+    tap.leave()
+    tap.look()
+    whole, found = all_of(new(tap))
+    assert whole.nodes["edge"].heard[1] == FOREVER_NS
+    silent = []
+    tried = 0
+    for what, path in damages(tap, former):
+        tried += 1
+        is_ledger, is_stale = path.suffix == ".jsonl", "stale" in what
+        node_now, verdict, _ = tap.verify()
+        open_until = min(node_now.until_ns, START + 4 * MINUTE_NS)
+        readings = {
+            "verify": not verdict.complete or (is_stale and node_now.until_ns == open_until),
+            "batch": notices(lambda: all_of(new(tap))) or (is_stale and all_of(new(tap))[0].nodes["edge"].heard[1] == open_until),
+            "who has read all": not is_ledger or notices(lambda: new(tap).advance(whole)),
+            "who has read half": int(path.stem or 0) < half.nodes["edge"].streams[processor.stream] if not is_ledger else is_stale
+            or notices(lambda: all_of(new(tap), half)),
+            "go on": is_stale or any(isinstance(one, Loss) for one in all_of(new(tap, fail_on_data_loss=False), strict=False)[1]),
+        }  # fmt: skip
+        if not is_ledger and not readings["who has read half"]:
+            readings["who has read half"] = notices(lambda: all_of(new(tap), half))
+        silent += [f"{what}: {reading}" for reading, noticed in readings.items() if not noticed]
+    assert tried > 40
+    assert silent == []
+    assert all_of(new(tap))[1] == found
