@@ -98,7 +98,7 @@ class _Node:
     def fault(self, position: NodePosition | None) -> str:
         """What is wrong with the ledger, in words; "": nothing. ``position``: of a query that has read the node before."""
         if self.ledger is None:
-            return "" if position is None else f"{self.root} has no ledger any more"
+            return f"{self.root} has no ledger any more" if position is not None and position.known[0] else ""
         if self.ledger.shipped is None:
             return f"the ledger of {self.root} does not say what was shipped"
         faults = [f"{self.root}: {fault}" for fault in ledger_faults(self.ledger, ())]
@@ -328,9 +328,11 @@ class FleetPlanner:
 
 
 def _moved(node: _Node, before: NodePosition, now: NodePosition) -> dict[str, NodePosition]:
-    """A node's new position; nothing when there is nothing new. Without new frames it is heard once a minute."""
+    """A node's new position; nothing when there is nothing new. Without new frames it is heard once a minute; before its first ledger no time of it is
+    complete.
+    """
     if node.ledger is None or node.ledger.shipped is None:
-        return {}
+        return {} if before.heard != (0, 0) else {node.name: dataclasses.replace(before, heard=(time.time_ns(), 0))}
     grown = now.known != before.known or any(offset > before.streams.get(stream, 0) for stream, offset in now.streams.items())
     if not now.damage and all(offset >= node.ends[stream] for stream, offset in now.streams.items()):
         heard = (node.ledger.shipped.heard_ns, until_of(node.ledger))
