@@ -328,7 +328,7 @@ class FleetPlanner:
 
 
 def _moved(node: _Node, before: NodePosition, now: NodePosition) -> dict[str, NodePosition]:
-    """A node's new position; nothing when there is nothing new. Without new frames it is heard once a minute; before its first ledger no time of it is
+    """A node's new position; nothing when there is nothing new. Without new frames it is heard once a minute; before its first ledger nothing is
     complete.
     """
     if node.ledger is None or node.ledger.shipped is None:

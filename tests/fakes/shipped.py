@@ -90,11 +90,11 @@ class ShippedTap:
         self.now_s += seconds
         self.now_ns += int((seconds if clock is None else clock) * 1e9)
 
-    def die(self, processor: FakeProcessor, frames: int) -> None:
+    def die(self, processor: FakeProcessor, frames: int, node: str = "edge") -> None:
         """A processor has died, and may have lost some frames."""
         processor.close()
-        recovery = f"edge.recovery.{processor.stream.rsplit('.', 1)[1]}"
-        self.tap.recover(processor, FLAG_AT_MOST, frames)
+        recovery = f"{node}.recovery.{processor.stream.rsplit('.', 1)[1]}"
+        self.tap.recover(processor, FLAG_AT_MOST, frames, node=node)
         self.tap.ledger.born(recovery, [], START)
         for stream in (processor.stream, recovery):
             self.tap.ledger.ended(stream, end_offset(str(self.folder), stream), START, settled=True)
