@@ -11,7 +11,6 @@ loss is found whenever the batch is planned again, and a stream that is gone alt
 import contextlib
 import os
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,7 +29,7 @@ from framegate.proxy.tap.log_reader import (
     LogError,
     OffsetVanishedError,
     Segment,
-    open_segment,
+    read_raw,
     segment_seal,
     segments,
     streams,
@@ -369,11 +368,7 @@ def _seal(segment: Segment) -> Seal | None:
 def _is_sound(block: BlockRef) -> bool:
     """Whether the CRC of a block's body fits; False when its segment is gone."""
     try:
-        fd = open_segment(block.path)
-    except FileNotFoundError:
+        read_raw(block)
+    except LogError:
         return False
-    try:
-        body = os.pread(fd, block.header.block_len - block.header.header_len, block.position + block.header.header_len)
-    finally:
-        os.close(fd)
-    return zlib.crc32(body) == block.header.body_crc
+    return True

@@ -22,7 +22,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["OFFSET_VERSIONS", "FleetPosition", "Lost", "NodePosition", "Position", "PositionError", "decode"]
+__all__ = ["OFFSET_VERSIONS", "FleetPosition", "Lost", "NodePosition", "Position", "PositionError"]
 
 OFFSET_VERSIONS: Final = (1, 2)
 FLEET_VERSION: Final = 3
@@ -110,8 +110,3 @@ class FleetPosition:
             what = "of a directory" if offset.get("version") in OFFSET_VERSIONS else f"with offsets of version {offset.get('version')}"
             raise PositionError(f"the checkpoint is {what}, not of a log in an object store")
         return cls({name: NodePosition.decode(members) for name, members in offset["nodes"].items()})
-
-
-def decode(offset: Mapping[str, Any]) -> Position | FleetPosition:
-    """Decode an offset of either kind. Raises PositionError: a later version wrote it."""
-    return FleetPosition.decode(offset) if offset.get("version") == FLEET_VERSION else Position.decode(offset)

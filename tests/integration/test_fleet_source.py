@@ -68,10 +68,13 @@ class Fleet:
                 bodies = [demo_body(1, first + number, os.urandom(size)) for number in range(3)]
                 processor.block(bodies, at_ns=START + int(minute * MINUTE_NS))
                 self.sent.update((name, body) for body in bodies)
+            self.taps[name].later(1)
             self.taps[name].look({processor.stream: (0, 0)})
 
     def end(self) -> None:
         """``a`` ends in order; ``b`` dies, and may have lost three frames; ``c`` goes on, and was heard of its first two minutes."""
+        for made in self.taps.values():
+            made.later(1)
         self.taps["a"].tap.end(self.processors["a"])
         self.taps["b"].die(self.processors["b"], 3, "b")
         for name in "ab":
@@ -163,9 +166,9 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
         marker.unlink()
         fleet.send(minute, rounds=4)
     fleet.end()
-    settings = PipelineSettings(source=s3.url, output=output, available_now=True)
-    with contextlib.closing(TableWriter(output)) as writer:
-        assert start_query(spark, settings, writer).awaitTermination(WAIT_S)
+    with running(source=s3.url, output=str(output), available_now=True) as job:
+        _, errors = job.communicate(timeout=WAIT_S)
+        assert job.returncode == 0, errors[-3000:]
     assert collections.Counter((row["node"], row["payload"]) for row in table(output, "frames", "node", "payload")) == fleet.sent
     register_views(spark, output)
     judged = [(row.minute.minute, row.state, row.seen, row.lost, row.at_most) for row in spark.table("minutes").orderBy("minute").collect()]
