@@ -55,7 +55,7 @@ class _Node:
 
     Attributes:
         ledger: None: there is none.
-        ends: up to where each stream was shipped, in the order in which they came.
+        ends: up to where each stream was shipped, or deleted before that, in the order in which they came.
     """
 
     def __init__(self, name: str, root: str) -> None:
@@ -80,7 +80,8 @@ class _Node:
             content, self._version = found
             self.ledger = ledger_of(content)
             shipped = self.ledger.shipped
-            self.ends = {stream: end for stream, (end, _) in shipped.streams.items()} if shipped else {}
+            known, streams = self.ledger.streams, shipped.streams if shipped else {}
+            self.ends = {stream: max(end, known[stream].deleted_to if stream in known else 0) for stream, (end, _) in streams.items()}
             self._pause_s = shipped.interval_ms / 1000 / LOOKS if shipped else 0.0
         self._due_s = now_s + self._pause_s
 
@@ -88,8 +89,9 @@ class _Node:
         return self.ledger.streams.get(stream) if self.ledger else None
 
     def is_finished(self, stream: str, offset: int) -> bool:
-        """Whether a stream has ended, and no more than ``offset`` was shipped."""
-        return expected_end(self.record(stream)) is not None and offset >= self.ends[stream]
+        """Whether a stream has ended, at ``offset`` or before."""
+        end = expected_end(self.record(stream))
+        return end is not None and offset >= end
 
     def knows(self, position: NodePosition) -> bool:
         """Whether the ledger still begins with the streams that a query knows."""
@@ -299,16 +301,17 @@ class FleetPlanner:
         return {name: dataclasses.replace(now, lost=lost, damage=fault)}
 
     def _parts(self, node: _Node, stream: str, start: int, end: int, listed: Sequence[Segment]) -> Iterator[Part]:
-        """The segments between two offsets, with a loss where some are gone; if strict, DataLossError."""
-        at, record = start, node.record(stream)
+        """The segments between two offsets, with a loss where some are gone; if strict, DataLossError, unless the node may have deleted them before
+        anything was shipped.
+        """
+        at = start
         before: Segment | None = None
         ahead = [segment for segment in listed if segment.base < end]
-        for segment, following in zip(ahead, [*(each.base for each in ahead[1:]), end], strict=True):
+        for segment, following in itertools.zip_longest(ahead, ahead[1:]):
             if segment.base > at:
-                if at or record is None or record.deleted_to < segment.base:  # else retention took it before the node could ship it
-                    yield self._loss(node, stream, at, segment.base, before, segment)
+                yield self._loss(node, stream, at, segment.base, before, segment)
                 at = segment.base
-            stop = min(segment.limit, following)
+            stop = min(segment.limit, following.base if following else end)
             if stop > at:
                 if self._wanted.takes_segment(segment):
                     yield Slice(stream, segment.path, segment.base, at, stop, node.name, segment.modified_ns)
@@ -318,12 +321,16 @@ class FleetPlanner:
             yield self._loss(node, stream, at, end, before, None)
 
     def _loss(self, node: _Node, stream: str, offset: int, end: int, before: Segment | None, behind: Segment | None) -> Loss:
-        """A loss between two segments. What is missing was captured between their beginnings."""
-        if self._strict:
-            raise DataLossError(f"{node.root}/{stream}: offsets {offset} to {end} were shipped, and are not there")
+        """A loss between two segments. What is missing was captured between their beginnings, or when the ledger says."""
         ledger, record = node.ledger or ledger_of(None), node.record(stream)
-        from_ns = (before and _first_ns(before)) or (record.born_ns if record else 0)
-        until_ns = (behind and _first_ns(behind)) or (ledger.shipped.heard_ns if ledger.shipped else 0)
+        deleted = record is not None and end <= record.deleted_to
+        if self._strict and (offset or not deleted):
+            what = "were shipped, or deleted before," if deleted else "were shipped,"
+            raise DataLossError(f"{node.root}/{stream}: offsets {offset} to {end} {what} and are not there")
+        from_ns = (before and _first_ns(before)) or (record.cut_from_ns if deleted and record else 0) or (record.born_ns if record else 0)
+        until_ns = (
+            (behind and _first_ns(behind)) or (record.cut_until_ns if deleted and record else 0) or (ledger.shipped.heard_ns if ledger.shipped else 0)
+        )
         return Loss(stream, offset, end, REASON_VANISHED, from_ns, until_ns, pairs_of(ledger, stream), node.name)
 
 

@@ -1,6 +1,7 @@
 """Plans over a store, a folder here: what a batch takes, what it costs in requests, and that damage of any object is an error or a gap."""
 
 import collections
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -237,23 +238,33 @@ def test_a_store_that_does_not_answer_is_an_error_and_no_loss(node: Tap, monkeyp
                     list(read_slice(parts[0], fail_on_data_loss=False))
 
 
-def test_what_retention_took_before_it_was_shipped_is_no_loss_at_the_beginning_and_one_in_the_middle(node: Tap) -> None:
+def test_what_retention_took_before_it_was_shipped_is_a_gap_at_the_beginning_and_an_error_or_a_gap_behind_it(node: Tap) -> None:
     tap = node("a")
     processor = in_segments(tap.tap, 6, node="a")
-    tap.tap.end(processor)
     tap.tap.keep(25_000)
-    tap.look()
-    _, found = all_of(new(tap))
-    assert not [one for one in found if isinstance(one, Loss)]
-    assert frames(found)[0][1] > 0
-    segments = [path for path in tap.objects() if path.suffix == ".seg"]
-    segments[1].unlink()
-    with pytest.raises(DataLossError, match=rf"a/{processor.stream}: offsets \d+ to \d+ were shipped, and are not there"):
-        all_of(new(tap))
-    _, found = all_of(new(tap, fail_on_data_loss=False))
+    tap.look({})
+    at, found = all_of(new(tap))
+    first = frames(found)[0][1]
     (lost,) = [one for one in found if isinstance(one, Loss)]
-    assert (lost.node, lost.offset) == ("a", int(segments[1].stem))
-    assert START <= lost.from_ns < lost.until_ns <= START + 6 * MINUTE_NS
+    assert (lost.node, lost.offset, lost.end) == ("a", 0, first)
+    assert START <= lost.from_ns <= lost.until_ns <= START + 6 * MINUTE_NS
+    for number in range(6, 12):
+        processor.block([bytes(600)], at_ns=START + number * MINUTE_NS)
+    tap.tap.end(processor)
+    tap.tap.keep(12_000)
+    tap.look({})
+    with pytest.raises(DataLossError, match=rf"a/{processor.stream}: offsets \d+ to \d+ were shipped, or deleted before, and are not there"):
+        all_of(new(tap), at)
+    _, found = all_of(new(tap, fail_on_data_loss=False), at)
+    (lost,) = [one for one in found if isinstance(one, Loss)]
+    assert (lost.offset, lost.end) == (at.nodes["a"].streams[processor.stream], frames(found)[0][1])
+    shutil.rmtree(tap.folder / processor.stream)
+    other = in_segments(tap.tap, 2, node="a", boot_id="b1")
+    tap.tap.end(other)
+    tap.tap.take(other.stream)
+    tap.look({})
+    _, found = all_of(new(tap, wanted=Wanted(node=frozenset("a")), fail_on_data_loss=False), _)
+    assert [(one.stream, one.offset) for one in found if isinstance(one, Loss)] == [(other.stream, 0)], "a stream of which nothing was shipped"
 
 
 def test_a_node_that_is_gone_or_whose_ledger_is_another_is_an_error_and_one_gap(node: Tap) -> None:
