@@ -115,7 +115,12 @@ class BatchReader(_Reader, DataSourceReader):
         if self._options.from_latest:
             raise OptionError("startingOffsets: a batch from latest on has nothing; earliest, or a time like 2026-05-01T08:00:00Z")
         start = self._first()
-        return [SlicePartition(parts) for parts in self._planner.partitions(start, self._planner.advance(start))]
+        end = self._planner.advance(start)
+        if isinstance(end, FleetPosition) and not end.nodes:
+            raise OptionError(
+                f"path: {self._options.path} has no such node" if self._options.wanted.node else f"path: {self._options.path} has no nodes"
+            )
+        return [SlicePartition(parts) for parts in self._planner.partitions(start, end)]
 
 
 class PushingReader(BatchReader):

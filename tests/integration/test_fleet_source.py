@@ -19,7 +19,7 @@ from framegate.control.cli.tap_fleet import verify_fleet
 from framegate.proxy.pipeline.loss import DataLossError
 from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
-from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.settings import OptionError, PipelineSettings
 from framegate.proxy.pipeline.source import FramegateDataSource
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import register_views
@@ -112,6 +112,11 @@ def test_rows_come_by_ranges_and_faults_of_the_store_are_errors_or_gaps_and_neve
     fleet.send(0, rounds=6)
     fleet.send(1, rounds=6)
     fleet.end()
+    with pytest.raises(OptionError, match=r"production/nobody has no nodes"):
+        batch(f"{s3.url}/nobody")
+    with pytest.raises(OptionError, match=r"production has no such node"):
+        batch(s3.url, node="nobody")
+    assert {name for name, _ in bodies(batch(f"{s3.url}/b"))} == {"b"}
     s3.requests.clear()
     assert bodies(batch(s3.url)) == fleet.sent
     gets = [path for method, path in s3.requests if method == "GET" and path.endswith(".seg")]
