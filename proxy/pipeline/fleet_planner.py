@@ -206,6 +206,12 @@ class FleetPlanner:
                 found |= self._lose(node.name, faults[node.name], before, now if node.ends else before)
             else:
                 found |= _moved(node, before, dataclasses.replace(now, damage=faults[node.name]))
+        if found != start.nodes:  # what was finished before leaves the position
+            for node in nodes:
+                position = found.get(node.name)
+                if position is not None and position is start.nodes.get(node.name):
+                    streams = {stream: offset for stream, offset in position.streams.items() if stream in spans[node.name]}
+                    found[node.name] = dataclasses.replace(position, streams=streams, lost={})
         self._last = FleetPosition(found)
         return self._last
 

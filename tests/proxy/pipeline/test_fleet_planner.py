@@ -109,6 +109,7 @@ def test_a_fleet_is_read_once_whole_segments_at_a_time_and_what_comes_later_in_l
     again, more = all_of(new(one), at)
     assert {stream for stream, _ in frames(more)} == {third.stream}
     assert dict(again.nodes["a"].streams) == {third.stream: again.nodes["a"].streams[third.stream]}, "finished streams leave the position"
+    assert dict(again.nodes["b"].streams) == {}, "of other nodes, too"
     assert all_of(new(one), again) == (again, [])
 
 
