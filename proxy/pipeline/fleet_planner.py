@@ -56,6 +56,7 @@ class _Node:
     Attributes:
         ledger: None: there is none.
         ends: up to where each stream was shipped, or deleted before that, in the order in which they came.
+        due_s: when it may have changed, monotonic.
     """
 
     def __init__(self, name: str, root: str) -> None:
@@ -63,14 +64,13 @@ class _Node:
         self.root = root
         self.ledger: Ledger | None = None
         self.ends: dict[str, int] = {}
+        self.due_s = -1e9
         self._store = store_at(root)
         self._version: Mapping[str, object] | None = None
-        self._due_s = -1e9
+        self._pause_s = 0.0
 
     def read(self, now_s: float) -> None:
-        """Read the ledger if it may have changed. ``now_s``: monotonic."""
-        if now_s < self._due_s:
-            return
+        """Read the ledger, if it has changed. ``now_s``: monotonic."""
         try:
             found = self._store.read_newer(LEDGER_NAME, self._version)
         except AbsentError:
@@ -83,7 +83,7 @@ class _Node:
             known, streams = self.ledger.streams, shipped.streams if shipped else {}
             self.ends = {stream: max(end, known[stream].deleted_to if stream in known else 0) for stream, (end, _) in streams.items()}
             self._pause_s = shipped.interval_ms / 1000 / LOOKS if shipped else 0.0
-        self._due_s = now_s + self._pause_s
+        self.due_s = now_s + self._pause_s
 
     def record(self, stream: str) -> StreamRecord | None:
         return self.ledger.streams.get(stream) if self.ledger else None
@@ -132,7 +132,7 @@ class _Node:
 
 
 class FleetPlanner:
-    """The driver's side of a reader of a store; it has the methods of ``planner.Planner``. What it remembers saves requests only."""
+    """The driver's side of a reader of a store, as ``Planner`` is of a directory. What it remembers saves requests only."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class FleetPlanner:
             self._nodes = {name: self._nodes.get(name) or _Node(name, root) for name, root in roots.items() if self._wanted.takes_node(name)}
             self._nodes_due_s = now_s + NODES_S
         nodes = list(self._nodes.values())
-        _at_once(lambda node: node.read(now_s), nodes)
+        _at_once(lambda node: node.read(now_s), [node for node in nodes if node.due_s <= now_s])
         return nodes
 
     def _segments(self, streams: Sequence[tuple[_Node, str, int]]) -> list[tuple[_Node, str, list[Segment]]]:
