@@ -38,6 +38,7 @@ dependencies = ["numpy>=1.26", "pyarrow>=18"]
 [project.optional-dependencies]
 spark = ["pyspark[connect]>=4.2,<4.4"]
 tables = ["deltalake>=1.6.6,<2"]
+ship = ["obstore>=0.12,<0.13"]
 
 [tool.hatch.build.targets.wheel]
 only-include = ["framegate", "pyspark_framegate"]

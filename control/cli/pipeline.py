@@ -10,7 +10,6 @@ from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE, Kind
 from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
-_FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 
 
 def _place(text: str) -> pathlib.Path | str:
@@ -39,7 +38,7 @@ def pipeline() -> None:
         "framegate pipeline run --source var/tap --output var/sizes --consumer sizes --payload none --from 2026-05-01T08:00:00Z",
     )
 )
-@click.option("--source", type=_FOLDER, required=True, help="The tap's directory.")
+@click.option("--source", type=_PLACE, required=True, help="The tap's directory, or the URL of a fleet's or a node's log in an object store.")
 @click.option("--output", type=_PLACE, required=True, help="Folder of the tables.")
 @click.option("--available-now", is_flag=True, help="Read the log to its present end, then exit.  [default: continue until stopped]")
 @click.option("--trigger", "trigger_ms", type=DURATION, default="800ms", show_default=True, help="Interval between the starts of two batches.")

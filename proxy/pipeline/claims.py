@@ -13,6 +13,7 @@ from framegate.proxy.pipeline.session import open_private
 from framegate.proxy.pipeline.settings import PipelineSettings, local_path
 from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
 from framegate.proxy.tap.record import FOLDER_MODE
+from framegate.proxy.tap.store import package_fault, url_fault
 
 __all__ = ["UsageError", "claim_name", "claim_output"]
 
@@ -28,13 +29,17 @@ def claim_output(settings: PipelineSettings) -> Iterator[None]:
     """Check source and output, and hold the output for this process alone.
 
     Raises:
-        UsageError: the source is no directory that can be read; the output cannot be written to or has files of something else, another job holds it,
-            or it has batches and no checkpoint that they came from.
+        UsageError: the source is no directory that can be read, nor a URL that can be used; the output cannot be written to or has files of something
+            else, another job holds it, or it has batches and no checkpoint that they came from.
         TableError: it has tables of an earlier format, or they cannot be read.
     """
-    if not os.path.isdir(settings.source):
+    if settings.in_store:
+        fault = url_fault(str(settings.source)) or package_fault()
+        if fault:
+            raise UsageError(f"--source: {settings.source} {fault}")
+    elif not os.path.isdir(settings.source):
         raise UsageError(f"--source: no directory {settings.source}")
-    if not os.access(settings.source, os.R_OK | os.X_OK):
+    elif not os.access(settings.source, os.R_OK | os.X_OK):
         raise UsageError(f"--source: {settings.source} cannot be read: {os.strerror(errno.EACCES)}")
     output = local_path(settings.output)
     if output is None:
@@ -68,12 +73,13 @@ def _open_lock(output: Path) -> IO[str]:
 
 @contextlib.contextmanager
 def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
-    """Hold the consumer's name. Gives whether retention knows it; a tap that is mounted read-only can be read without.
+    """Hold the consumer's name. Gives whether retention knows it; a tap that is mounted read-only can be read without, and nothing is written to an
+    object store.
 
     Raises:
         UsageError: another job has the name.
     """
-    if not settings.consumer:
+    if not settings.consumer or settings.in_store:
         yield False
         return
     registered = False

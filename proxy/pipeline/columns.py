@@ -14,6 +14,7 @@ __all__ = ["PARTITIONS", "TABLE_SCHEMAS", "TIME_COLUMNS", "arrow_schema"]
 
 _COLUMNS: Final = {
     # of the place of a frame, an answer or a gap
+    "node": ("string", "name of the framegate; of a fleet in an object store, of its folder"),
     "stream": ("string", "stream of the tap's log: <node>.<slot>.<boot-id>"),
     "offset": ("bigint", "offset of the block in its stream; with stream, chunk_index and frame_index the key of a frame"),
     "chunk_index": ("int", "position of the chunk in its block"),
@@ -67,16 +68,23 @@ _COLUMNS: Final = {
     "shared": ("bigint", "frames of gaps over several minutes, counted in each"),
     "first_offset": ("bigint", "least offset of the blocks of this minute alone"),
     "state": ("string", "unknown, at_most, lost, complete or partial, as far as this row alone tells"),
+    # of a node
+    "heard_time": ("timestamp", "when the node was heard"),
+    "complete_until": (
+        "timestamp",
+        "before this time all frames of the node are in the tables, or a row says what is missing; null: it had ended in order",
+    ),
     # the partitions
     "date": ("date", "UTC date of the row's time"),
     "hour": ("int", "UTC hour of the row's time"),
 }
-_PLACE: Final = "stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
+_PLACE: Final = "node stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
 _TABLES: Final = {
-    "traffic_by_minute": "minute listener principal direction frames bytes cut_bytes lost_frames lost_bytes",
+    "nodes": "node heard_time complete_until",
+    "traffic_by_minute": "minute node listener principal direction frames bytes cut_bytes lost_frames lost_bytes",
     "requests": f"{_PLACE} frame_index sequence api_key api_version correlation_id request_time request_size answer_size latency_us transfer_us",
     "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty",
-    "completeness": "stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
+    "completeness": "node stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
     "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "
     "correlation_id",
 }
@@ -92,7 +100,9 @@ def _sql(names: str) -> str:
 PARTITIONS: Final = _sql("date hour")
 TABLE_SCHEMAS: Final = {table: _sql(names) for table, names in _TABLES.items()}
 """The columns by table, as Spark SQL writes them; the partitions come behind them. A batch is committed to the tables in this order."""
-TIME_COLUMNS: Final = {table: "minute" if "minute" in names.split() else "capture_time" for table, names in _TABLES.items()}
+TIME_COLUMNS: Final = {
+    table: next(name for name in ("minute", "capture_time", "heard_time") if name in names.split()) for table, names in _TABLES.items()
+}
 """The column by which the rows of each table are partitioned."""
 
 

@@ -10,23 +10,27 @@ Where only a part of the payload is wanted, frames are cut here, so that Spark n
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from framegate.proxy.pipeline.loss import Loss
+from framegate.proxy.pipeline.fleet_planner import Heard
+from framegate.proxy.pipeline.loss import Loss, Pairs
 from framegate.proxy.pipeline.slices import CHUNK_DTYPE, Block
+from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
 from framegate.proxy.tap import record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["loss_batch", "record_batch", "record_batches"]
+__all__ = ["HEARD", "heard_batch", "loss_batch", "record_batch", "record_batches"]
 
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
+HEARD: Final = "heard"
+"""The kind of a row that is in no block: when a node in a store was heard."""
 NOBODY: Final = "ANONYMOUS"  # the proxy's name of a client that has not authenticated; no certificate's name has this form
 _JOIN_BELOW: Final = 8 << 20
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
@@ -35,8 +39,9 @@ _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correla
 class _Group:
     """Some neighbouring blocks of one stream, their tables joined; each method makes a column. ``keep``: bytes of each body to keep; None: all."""
 
-    def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None) -> None:
+    def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None, node: str = "") -> None:
         self.stream = stream
+        self.node = node or _node_of(stream)
         self.blocks = blocks
         self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
@@ -319,10 +324,11 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "request_size": lambda group, kind: group.answers(kind, 2),
     "correlation_id": lambda group, kind: group.keys(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
+    "node": lambda group, kind: pa.repeat(pa.scalar(group.node, pa.string()), len(group)),
 }
 
 
-def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, keep: int | None = None) -> pa.RecordBatch:
+def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, keep: int | None = None, node: str = "") -> pa.RecordBatch:
     """The chunks of some neighbouring blocks, one row each.
 
     Args:
@@ -330,44 +336,73 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
         blocks: at least one, in order; together under 2 GiB of data.
         schema: columns of ``schema.CHUNK_SCHEMA`` with Spark's Arrow types; only these are made.
         keep: bytes of each body to keep; None: all. Without the column data nothing is cut.
+        node: of the stream; "": the one in its name.
 
     Raises:
         FormatError: a block's table contradicts its sections.
     """
-    group = _Group(stream, blocks, keep if "data" in schema.names else None)
+    group = _Group(stream, blocks, keep if "data" in schema.names else None, node)
     return pa.RecordBatch.from_arrays([_MAKERS[field.name](group, field.type) for field in schema], schema=schema)
+
+
+def _node_of(stream: str) -> str:
+    return stream.rsplit(".", 2)[0]
+
+
+def heard_batch(heard: Heard, schema: pa.Schema) -> pa.RecordBatch:
+    """A row that says that a node was heard."""
+    times = {"capture_time": heard.heard_ns, "lost_from": None, "lost_until": heard.until_ns}
+    values = {"stream": "", "offset": 0, "kind": HEARD, "node": heard.node, "reason": record.REASONS[0], "certainty": None}
+    return _stated(values, times, ((None, record.DIRECTIONS[0]),), schema)
 
 
 def loss_batch(loss: Loss, schema: pa.Schema) -> pa.RecordBatch:
     """A loss as gaps, one for each listener and direction that it may be about."""
-    count = len(loss.pairs)
     times = {"capture_time": loss.until_ns or loss.from_ns, "lost_from": loss.from_ns or None, "lost_until": loss.until_ns or None}
-    values: dict[str, Any] = {name: None if ns is None else ns // 1000 for name, ns in times.items()}
-    values |= {"stream": loss.stream, "offset": loss.offset, "reason": record.REASONS[loss.reason], "certainty": record.CERTAINTIES[2]}
-    values |= {"protocol": record.PROTOCOLS[0], "framing": record.FRAMINGS[0], "kind": record.KINDS[record.KIND_GAP], "capture": record.CAPTURES[0]}
+    values = {"stream": loss.stream, "offset": loss.offset, "reason": record.REASONS[loss.reason], "certainty": record.CERTAINTIES[2]}
+    values |= {"kind": record.KINDS[record.KIND_GAP], "node": loss.node or _node_of(loss.stream)}
+    return _stated(values, times, loss.pairs, schema)
+
+
+def _stated(facts: Mapping[str, Any], times: Mapping[str, int | None], pairs: Pairs, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows that no block has, one for each listener and direction."""
+    values = {**facts, **{name: None if ns is None else ns // 1000 for name, ns in times.items()}}
+    values |= {"protocol": record.PROTOCOLS[0], "framing": record.FRAMINGS[0], "capture": record.CAPTURES[0]}
     values |= {"frame_count": 0, "original_bytes": 0, "lost_frames": 0, "lost_bytes": 0, "data": b"", "starts": []}
     columns: dict[str, list[Any]] = {
-        "chunk_index": list(range(count)),
-        "listener": [listener for listener, _ in loss.pairs],
-        "direction": [direction for _, direction in loss.pairs],
+        "chunk_index": list(range(len(pairs))),
+        "listener": [listener for listener, _ in pairs],
+        "direction": [direction for _, direction in pairs],
     }
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns.get(field.name, [values.get(field.name)] * count), type=field.type) for field in schema], schema=schema
+        [pa.array(columns.get(field.name, [values.get(field.name)] * len(pairs)), type=field.type) for field in schema], schema=schema
     )
 
 
-def record_batches(stream: str, blocks: Iterable[Block | Loss], schema: pa.Schema, *, keep: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Record batches of all the blocks; small neighbours share one. A loss is one of its own."""
+def record_batches(
+    stream: str, blocks: Iterable[Block | Loss], schema: pa.Schema, *, keep: int | None = None, node: str = "", wanted: Wanted = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of all the blocks; small neighbours share one. A loss is one of its own.
+
+    Args:
+        stream, blocks, schema, keep, node: as for ``record_batch``.
+        wanted: rows, by columns that the schema has.
+    """
     group: list[Block] = []
     size = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        found = wanted.rows(record_batch(stream, group, schema, keep=keep, node=node)) if group else None
+        if found:
+            yield found
+
     for block in blocks:
-        if group and (isinstance(block, Loss) or size + len(block.body) > _JOIN_BELOW):
-            yield record_batch(stream, group, schema, keep=keep)
+        if isinstance(block, Loss) or size + len(block.body) > _JOIN_BELOW:
+            yield from batches()
             group, size = [], 0
         if isinstance(block, Loss):
             yield loss_batch(block, schema)
         elif block.header.chunk_count:  # otherwise it has pieces only
             group.append(block)
             size += len(block.body)
-    if group:
-        yield record_batch(stream, group, schema, keep=keep)
+    yield from batches()

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
+from framegate.proxy.tap.fleet import FOREVER_NS
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "requests", "traffic", "traffic_lost"]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "nodes", "requests", "traffic", "traffic_lost"]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
@@ -47,6 +48,16 @@ def gaps(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.equal(rows["kind"], "gap")).select(_GAPS)
 
 
+def nodes(rows: pa.Table) -> pa.Table:
+    """The table ``nodes``: when nodes in an object store were heard; each is complete until the time in its last row."""
+    heard = rows.filter(pc.equal(rows["kind"], "heard"))
+    until = heard["lost_until"].cast(MICROSECONDS)
+    ended = pc.equal(until.cast(pa.int64()), FOREVER_NS // 1000)
+    return pa.table(
+        {"node": heard["node"], "heard_time": heard["capture_time"], "complete_until": pc.if_else(ended, pa.scalar(None, MICROSECONDS), until)}
+    )
+
+
 def traffic(frames: pa.Table) -> pa.Table:
     """Rows of the table ``traffic_by_minute`` from frames: partial sums, so several rows of the table may share a minute; add them up.
 
@@ -75,9 +86,14 @@ def merge_traffic(rows: pa.Table) -> pa.Table:
 
 
 def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.ChunkedArray]) -> pa.Table:
-    place = {name: rows[name] for name in ("listener", "principal", "direction")}
+    place = {name: rows[name] for name in ("node", "listener", "principal", "direction")}
     return merge_traffic(pa.table({"minute": minutes, **place, **sums}))
 
 
 OF_FRAMES: Final[dict[str, Maker]] = {"requests": requests, "traffic_by_minute": traffic, "completeness": completeness.of_frames}
-OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {"gaps": gaps, "traffic_by_minute": traffic_lost, "completeness": completeness.of_gaps_and_totals}
+OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {
+    "nodes": nodes,
+    "gaps": gaps,
+    "traffic_by_minute": traffic_lost,
+    "completeness": completeness.of_gaps_and_totals,
+}

@@ -39,6 +39,7 @@ class Loss(NamedTuple):
         reason: ``REASON_VANISHED`` or ``REASON_DAMAGED``.
         from_ns, until_ns: capture times between which it lies; 0: unknown.
         pairs: (listener, direction); listener None: any.
+        node: of the stream; "": the one in its name.
     """
 
     stream: str
@@ -48,6 +49,7 @@ class Loss(NamedTuple):
     from_ns: int
     until_ns: int
     pairs: Pairs
+    node: str = ""
 
 
 def pairs_of(ledger: Ledger, stream: str) -> Pairs:

@@ -11,13 +11,13 @@ loss is found whenever the batch is planned again, and a stream that is gone alt
 import contextlib
 import os
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from framegate.proxy.pipeline.loss import DataLossError, Loss, Vanished, pairs_of
 from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
 from framegate.proxy.tap.acceptance import read_accepted
 from framegate.proxy.tap.consumer import write_consumer
 from framegate.proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
@@ -29,7 +29,7 @@ from framegate.proxy.tap.log_reader import (
     LogError,
     OffsetVanishedError,
     Segment,
-    open_segment,
+    read_raw,
     segment_seal,
     segments,
     streams,
@@ -50,6 +50,8 @@ class Slice(NamedTuple):
         path: of the segment when it was listed; ``open_segment`` finds it after a rename.
         base: the segment's first logical offset.
         start, end: logical offsets.
+        node: whose stream it is; "": the one in its name.
+        written_ns: when a store got the segment; 0: not known.
     """
 
     stream: str
@@ -57,6 +59,8 @@ class Slice(NamedTuple):
     base: int
     start: int
     end: int
+    node: str = ""
+    written_ns: int = 0
 
 
 Part = Slice | Loss
@@ -67,13 +71,14 @@ class Planner:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | str,
         *,
         parallelism: int,
         fail_on_data_loss: bool = True,
         consumer: str = "",
         owner: str = "",
         max_partition_bytes: int = MAX_PARTITION_BYTES,
+        wanted: Wanted = EVERYTHING,
     ) -> None:
         """Read nothing yet. The tap's directory has no streams while it does not exist; the other arguments are the options of ``source``: a block
         larger than ``max_partition_bytes`` is a partition of its own; ``consumer`` and ``owner`` are as for ``write_consumer``, "" for none.
@@ -84,6 +89,7 @@ class Planner:
         self._consumer = consumer
         self._owner = owner
         self._max_partition_bytes = max_partition_bytes
+        self._wanted = wanted
         self._ends: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self._ledger = Ledger(False, 0, "", {})
@@ -124,6 +130,10 @@ class Planner:
             elif goes_on:
                 born.append(stream)
         return Position(offsets, ledger.last if ledger.present else None, tuple(born))
+
+    def latest(self) -> Position:
+        """The end of all that exists now, without the ledger."""
+        return Position(self.ends())
 
     def target(self) -> Position:
         """The end of all that exists now."""
@@ -184,7 +194,11 @@ class Planner:
             packed.append([Loss(s, *lost[:2], REASON_VANISHED, *lost[2:], pairs_of(ledger, s)) for s, lost in sorted(end.lost.items())])
         size = room
         for stream, first, last in ranges:
+            if not (self._wanted.takes_node(stream.rsplit(".", 2)[0]) and self._wanted.takes_stream(ledger.streams.get(stream))):
+                continue
             for found in self._walk(stream, first, last):
+                if isinstance(found, BlockRef) and not self._wanted.takes_times(found.header.first_ns, found.header.last_ns):
+                    continue
                 if size >= room:
                     packed.append([])
                     size = 0
@@ -354,11 +368,7 @@ def _seal(segment: Segment) -> Seal | None:
 def _is_sound(block: BlockRef) -> bool:
     """Whether the CRC of a block's body fits; False when its segment is gone."""
     try:
-        fd = open_segment(block.path)
-    except FileNotFoundError:
+        read_raw(block)
+    except LogError:
         return False
-    try:
-        body = os.pread(fd, block.header.block_len - block.header.header_len, block.position + block.header.header_len)
-    finally:
-        os.close(fd)
-    return zlib.crc32(body) == block.header.body_crc
+    return True

@@ -36,7 +36,7 @@ class BatchFacts:
         steps_s: the times of Spark's steps, by name.
         frames, bytes: that it wrote to the tables, and that it took of the log.
         minutes: rows of the table ``completeness`` that it wrote, by state (``completeness.states``).
-        segments: that it read, by stream and base, in order.
+        segments: that it read, by stream and base, in order; none of a store.
     """
 
     batch: int
@@ -66,7 +66,8 @@ class Reporter:
         self._query = query
         self._emit = emit
         self._telemetry = telemetry
-        self._planner = Planner(settings.source, parallelism=1, fail_on_data_loss=False)
+        self._planner = None if settings.in_store else Planner(settings.source, parallelism=1, fail_on_data_loss=False)
+        self._ends: dict[str, int] = {}
         plan = settings.budget()
         self._limit = plan.frame if parse_payload(settings.payload) is None else None
         self._read: dict[str, int] = {}
@@ -80,7 +81,8 @@ class Reporter:
             source = progress["sources"][0]
             before, self._read = streams_of(source["startOffset"]), streams_of(source["endOffset"])
             batch, size = progress["batchId"], distance(before, self._read)
-            if self._limit is not None:
+            self._ends = streams_of(source["latestOffset"])
+            if self._limit is not None and self._planner is not None:
                 cut = large_frames(self._planner, before, self._read, self._limit)
                 if cut:
                     self._emit({"event": "cut", "batch": batch, "frames": len(cut), "largest": max(cut), "kept": self._limit})
@@ -99,7 +101,7 @@ class Reporter:
                         frames=rows.get("frames", 0),
                         bytes=size,
                         minutes=self._writer.states_of.get(batch, {}),
-                        segments=segments_between(str(self._settings.source), before, self._read),
+                        segments=[] if self._planner is None else segments_between(str(self._settings.source), before, self._read),
                     )
                 )
         now = time.monotonic()
@@ -123,8 +125,8 @@ class Reporter:
                 write_consumer(str(self._settings.source), self._settings.consumer, self._read, time.time_ns(), owner)
 
     def lag_bytes(self) -> int:
-        """Bytes of log that are in no committed batch."""
-        return distance(self._read, self._planner.ends())
+        """Bytes of log that are in no committed batch; in a store, when the last one began."""
+        return distance(self._read, self._ends if self._planner is None else self._planner.ends())
 
     def _fresh(self) -> list[dict[str, Any]]:
         """Progress of the batches since the last call, oldest first. Spark keeps the last 100, and repeats the last one while idle."""
@@ -139,10 +141,11 @@ class Reporter:
 
 
 def streams_of(offset: Any) -> dict[str, int]:
-    """The offsets in Spark's progress, which is an object or its text."""
+    """The offsets in Spark's progress, which is an object or its text; of a store by node and stream."""
     found = json.loads(offset) if isinstance(offset, str) else offset
-    streams: dict[str, int] = found["streams"] if found else {}
-    return streams
+    nodes: dict[str, Any] = found.get("nodes", {}) if found else {}
+    streams: dict[str, int] = found.get("streams", {}) if found else {}
+    return streams | {f"{node}/{stream}": at for node, members in nodes.items() for stream, at in members.get("streams", {}).items()}
 
 
 def segments_between(root: str, start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, int]]:

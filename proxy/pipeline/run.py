@@ -279,9 +279,9 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         "payload": str(plan.frame) if plan.frame else "none",
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
         "parallelism": str(plan.cores),
-        **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer else {}),
+        **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer and not settings.in_store else {}),
     }
-    chunks = spark.readStream.format("framegate").options(**options).load(str(settings.source.resolve()))
+    chunks = spark.readStream.format("framegate").options(**options).load(settings.place_of_source)
     query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
     if settings.available_now:
         return query.trigger(availableNow=True).start()

@@ -26,7 +26,7 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("direction", StringType(), False),  # request (from the client), response
     ("protocol", StringType(), False),  # framed, kafka
     ("framing", StringType(), False),  # int32
-    ("kind", StringType(), False),  # frames, gap, totals, clock, rules
+    ("kind", StringType(), False),  # frames, gap, totals, clock, rules; heard: a node was heard then, all of it before lost_until is here
     ("capture", StringType(), False),  # full, lengths, hash
     ("first_sequence", LongType(), True),  # number of the first frame on its connection and direction, from 0; null: unknown
     ("frame_count", IntegerType(), False),  # 0: other kinds than frames
@@ -47,6 +47,7 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("request_size", _INTS, True),  # kafka answers: body size of the request; -1 unknown; null as a whole in logs before version 3
     ("correlation_id", _INTS, True),  # kafka: of each request or answer; -1 unknown; null as a whole for answers in logs before version 3
     ("transfer_us", LongType(), True),  # a frame that was cut through, alone in its chunk: from its first byte to its last; null: all came whole
+    ("node", StringType(), False),  # of the stream; in an object store the name of its folder
 )
 
 CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, kind, nullable in _COLUMNS])

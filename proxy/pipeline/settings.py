@@ -12,6 +12,9 @@ from typing import Final
 
 from framegate.proxy.pipeline.memory import Budget, budget, heap_bytes, slots
 from framegate.proxy.pipeline.planner import MAX_PARTITION_BYTES
+from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted, nanoseconds
+from framegate.proxy.tap.record import DIRECTIONS
+from framegate.proxy.tap.store import is_url, url_fault
 
 __all__ = ["CONSUMER_NAME", "OptionError", "PipelineSettings", "SourceOptions", "local_path", "parse_payload", "parse_time", "wants_telemetry"]
 
@@ -23,7 +26,7 @@ class PipelineSettings:
     """The settings of the job.
 
     Attributes:
-        source: the tap's directory; must exist.
+        source: the tap's directory, which must exist, or the URL of a fleet or a node in an object store.
         output: the folder of the tables, on a file system of this host; created when missing.
         available_now: read what is there, then end; otherwise go on until stopped.
         trigger_ms: a batch begins this long after the one before began, at the earliest; 0: at once.
@@ -42,7 +45,7 @@ class PipelineSettings:
             OTEL_* variables name, if any.
     """
 
-    source: Path
+    source: Path | str
     output: Path | str
     available_now: bool = False
     trigger_ms: int = 800
@@ -64,6 +67,16 @@ class PipelineSettings:
         heap = heap_bytes(self.memory)
         cores = self.cores or slots(heap, len(os.sched_getaffinity(0)))
         return budget(heap, cores, batch=self.max_bytes_per_trigger, keep=parse_payload(self.payload))
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the source is in an object store."""
+        return is_url(str(self.source))
+
+    @property
+    def place_of_source(self) -> str:
+        """The source for any process of this host."""
+        return str(self.source) if self.in_store else str(Path(self.source).resolve())
 
     @property
     def place_of_checkpoint(self) -> str:
@@ -91,10 +104,9 @@ def local_path(place: Path | str) -> Path | None:
 CONSUMER_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _NAMES: Final = (
     *("path", "startingOffsets", "failOnDataLoss", "payload", "parallelism"),
-    *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner"),
+    *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner", "node", "listener", "direction", "since", "until"),
 )
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class OptionError(ValueError):
@@ -105,7 +117,7 @@ class OptionError(ValueError):
 class SourceOptions:
     """The options, parsed; ``source`` describes them."""
 
-    path: Path
+    path: str
     from_latest: bool = False
     since_ns: int = 0
     max_bytes_per_trigger: int | None = None
@@ -115,6 +127,7 @@ class SourceOptions:
     owner: str = ""
     parallelism: int = 2
     max_partition_bytes: int = MAX_PARTITION_BYTES
+    wanted: Wanted = EVERYTHING
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -126,12 +139,17 @@ class SourceOptions:
         options = {name.lower(): value for name, value in options.items()}
         path = options.get("path")
         if not path:
-            raise OptionError("path: name the tap's directory")
+            raise OptionError("path: name the tap's directory, or its URL")
+        fault = url_fault(path) if is_url(path) else ""
+        if fault:
+            raise OptionError(f"path: {path} {fault}")
         starting = options.get("startingoffsets", "earliest")
         fail = options.get("failondataloss", "true").lower()
         if fail not in ("true", "false"):
             raise OptionError(f"failOnDataLoss: true or false, not {fail}")
         consumer = options.get("consumer", "")
+        if consumer and is_url(path):
+            raise OptionError("consumer: retention does not know the readers of an object store")
         if consumer and not re.fullmatch(CONSUMER_NAME, consumer):
             raise OptionError(f"consumer: letters, digits, dot, dash and underscore, not {consumer}")
         parallelism = options.get("parallelism", str(os.cpu_count() or 1))
@@ -140,7 +158,7 @@ class SourceOptions:
         limit = options.get("maxbytespertrigger")
         room = options.get("maxpartitionbytes")
         return cls(
-            path=Path(path),
+            path=path.rstrip("/") if is_url(path) else path,
             from_latest=starting == "latest",
             since_ns=0 if starting in ("earliest", "latest") else parse_time(starting),
             max_bytes_per_trigger=None if limit is None else _size("maxBytesPerTrigger", limit),
@@ -150,18 +168,28 @@ class SourceOptions:
             owner=options.get("owner", ""),
             parallelism=int(parallelism),
             max_partition_bytes=MAX_PARTITION_BYTES if room is None else _size("maxPartitionBytes", room),
+            wanted=_wanted(options),
         )
 
 
-def parse_time(text: str) -> int:
+def _wanted(options: Mapping[str, str]) -> Wanted:
+    """What the options of rows name. Raises OptionError."""
+    words = {name: frozenset(word.strip() for word in options[name].split(",")) for name in ("node", "listener", "direction") if name in options}
+    for direction in sorted(words.get("direction", frozenset()) - set(DIRECTIONS)):
+        raise OptionError(f"direction: {' or '.join(DIRECTIONS)}, not {direction}")
+    times = {name: parse_time(options[name], name, "") if name in options else 0 for name in ("since", "until")}
+    return Wanted(**words, since_ns=times["since"], until_ns=times["until"])
+
+
+def parse_time(text: str, name: str = "startingOffsets", others: str = "earliest, latest or ") -> int:
     """Nanoseconds of the wall clock at an RFC 3339 time. Raises OptionError: it is none, or has no offset from UTC."""
     try:
         at = datetime.datetime.fromisoformat(text)
         if at.tzinfo is None:
             raise ValueError("no offset")
     except ValueError:
-        raise OptionError(f"startingOffsets: earliest, latest or a time like 2026-05-01T08:00:00Z, not {text}") from None
-    return round((at - _EPOCH) / datetime.timedelta(microseconds=1)) * 1000
+        raise OptionError(f"{name}: {others}a time like 2026-05-01T08:00:00Z, not {text}") from None
+    return nanoseconds(at)
 
 
 def parse_payload(text: str) -> int | None:

@@ -4,44 +4,58 @@ Spark makes one reader in a planner process beside the driver, which plans offse
 it pickles into every task. So a reader holds options and a schema, and nothing that is open; a partition holds what its task needs; numpy and
 pyarrow are imported where rows are read.
 
-Options; any other is refused:
+Options; any other is refused, by batches and streams alike:
 
-- ``path`` (or ``load(path)``): the tap's directory.
+- ``path`` (or ``load(path)``): the tap's directory; or the URL of a fleet, or of a node, in an object store (``proxy.tap.store``): segments are read
+  where the task runs, by ranges. Each process takes its credentials from its environment.
 - ``startingOffsets``: earliest (default), latest, or a time (RFC 3339): from the first block of each stream with something captured then or later.
   For a batch (not latest), and for a query without a checkpoint.
-- ``maxBytesPerTrigger``: bytes of log in a batch of a stream, at least one block of each stream that lags. Default: unlimited.
+- ``maxBytesPerTrigger``: bytes of log in a batch of a stream, at least one block of each stream that lags; of a store at least one segment. Default:
+  unlimited.
 - ``failOnDataLoss``: true (default): the query fails when data that it was to read is gone or damaged, or when the ledger cannot tell that; false:
-  the query goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty unknown.
+  the query goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty unknown. A store that does not answer
+  fails the query in any case.
+- ``node``, ``listener``, ``direction``: only rows of these, separated by commas. Gaps that may be about any listener stay.
+- ``since``, ``until``: only rows captured from the one time on and before the other (RFC 3339). What these five leave out is not read, where the
+  ledger, the list of segments or the headers of blocks tell. Batches take the same from ``where``, on these columns and ``capture_time``, if
+  ``spark.sql.python.filterPushdown.enabled`` is set.
 - ``payload``: full (default), none, or a number of bytes of each frame's body: the rest is cut before Spark sees it; sizes stay those on the wire.
 - ``consumer``: the name under which the reader tells retention its position. Default: it does not. ``owner``: who has that name. If retention
-  cannot be told, standard error says so once, and the query goes on.
+  cannot be told, standard error says so once, and the query goes on. Not for a store: nothing is written to it.
 - ``parallelism``: the number of partitions to aim at. Default: the processors of the driver's machine.
 - ``maxPartitionBytes``: of log in a partition. Default: 256m.
 """
 
+import dataclasses
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from framegate.proxy.pipeline.fleet_planner import FleetPlanner, Heard
 from framegate.proxy.pipeline.planner import Part, Planner
-from framegate.proxy.pipeline.position import Position, PositionError
+from framegate.proxy.pipeline.position import FleetPosition, Position, PositionError
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, check_projection
 from framegate.proxy.pipeline.settings import OptionError, SourceOptions
+from framegate.proxy.pipeline.wanted import Wanted
+from framegate.proxy.tap.store import is_url, package_fault
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["FramegateDataSource"]
 
+_PUSHING: str = "pyspark.sql.worker.data_source_pushdown_filters"
+
 
 class SlicePartition(InputPartition):
     """Ranges of segments that one task reads, in order, and the losses between them."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part | Heard]) -> None:
         self.parts = parts
 
 
@@ -56,7 +70,9 @@ class FramegateDataSource(DataSource):
         return CHUNK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(SourceOptions.parse(self.options), check_projection(schema))
+        """Spark refuses a reader with ``pushFilters`` where pushdown is off, and says which only by the module that it runs."""
+        kind = PushingReader if _PUSHING in sys.modules else BatchReader
+        return kind(SourceOptions.parse(self.options), check_projection(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StreamReader(SourceOptions.parse(self.options), check_projection(schema))
@@ -68,23 +84,28 @@ class _Reader:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._planner = Planner(
-            options.path,
-            parallelism=options.parallelism,
-            fail_on_data_loss=options.fail_on_data_loss,
-            consumer=options.consumer,
-            owner=options.owner,
-            max_partition_bytes=options.max_partition_bytes,
-        )
+        self._planner: Any = self._planning(options.wanted)  # each of the two with its own positions
+
+    def _planning(self, wanted: Wanted) -> Planner | FleetPlanner:
+        options = self._options
+        facts: dict[str, Any] = {"parallelism": options.parallelism, "fail_on_data_loss": options.fail_on_data_loss, "wanted": wanted}
+        facts["max_partition_bytes"] = options.max_partition_bytes
+        if is_url(options.path):
+            return FleetPlanner(options.path, **facts)
+        return Planner(options.path, consumer=options.consumer, owner=options.owner, **facts)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """The rows of a partition, in the task."""
         return _read(partition, self._schema, self._options)
 
-    def _first(self) -> Position:
-        if not self._options.path.is_dir():
-            raise OptionError(f"path: no directory {self._options.path}")
-        return self._planner.first(from_latest=self._options.from_latest, since_ns=self._options.since_ns)
+    def _first(self) -> Position | FleetPosition:
+        path = self._options.path
+        if is_url(path) and package_fault():
+            raise OptionError(f"path: {path} {package_fault()}")
+        if not is_url(path) and not os.path.isdir(path):
+            raise OptionError(f"path: no directory {path}")
+        first: Position | FleetPosition = self._planner.first(from_latest=self._options.from_latest, since_ns=self._options.since_ns)
+        return first
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -94,7 +115,23 @@ class BatchReader(_Reader, DataSourceReader):
         if self._options.from_latest:
             raise OptionError("startingOffsets: a batch from latest on has nothing; earliest, or a time like 2026-05-01T08:00:00Z")
         start = self._first()
-        return [SlicePartition(parts) for parts in self._planner.partitions(start, self._planner.advance(start))]
+        end = self._planner.advance(start)
+        if isinstance(end, FleetPosition) and not end.nodes:
+            raise OptionError(
+                f"path: {self._options.path} has no such node" if self._options.wanted.node else f"path: {self._options.path} has no nodes"
+            )
+        return [SlicePartition(parts) for parts in self._planner.partitions(start, end)]
+
+
+class PushingReader(BatchReader):
+    """The same, with the filters of the query."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Read less. All filters are returned: Spark applies them to what is read."""
+        wanted = self._options.wanted.narrowed(filters)
+        self._options = dataclasses.replace(self._options, wanted=wanted)
+        self._planner = self._planning(wanted)
+        return filters
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -102,10 +139,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: Position | None = None
+        self._target: Position | FleetPosition | None = None
         self._reported = ""
 
-    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         first = self._first()
         self._register(first)
         return first.encode()
@@ -117,21 +154,31 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._planner.target()
 
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         budget = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return self._planner.advance(_position(start), budget, self._target).encode()
+        offset: dict[str, Any] = self._planner.advance(self._position(start), budget, self._target).encode()
+        return offset
 
-    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        return Position(self._planner.ends()).encode()
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        offset: dict[str, Any] = self._planner.latest().encode()
+        return offset
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        return [SlicePartition(parts) for parts in self._planner.partitions(_position(start), _position(end))]
+        return [SlicePartition(parts) for parts in self._planner.partitions(self._position(start), self._position(end))]
 
     def commit(self, end: dict[str, object]) -> None:
         """Tell retention that the query has committed what lies before ``end``, and will not read it again."""
-        self._register(_position(end))
+        self._register(self._position(end))
 
-    def _register(self, position: Position) -> None:
+    def _position(self, offset: Mapping[str, object]) -> Position | FleetPosition:
+        """Decode an offset of the checkpoint. Raises OptionError: a later version wrote it, or it is of another kind of log."""
+        kind = FleetPosition if is_url(self._options.path) else Position
+        try:
+            return kind.decode(offset)
+        except PositionError as error:
+            raise OptionError(str(error)) from error
+
+    def _register(self, position: Position | FleetPosition) -> None:
         """Tell retention the position, if possible; otherwise it keeps more than is needed."""
         if not self._options.consumer:
             return
@@ -143,28 +190,29 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 sys.stderr.write(f"framegate: retention is not told how far {self._options.consumer} has read: {error}\n")
 
 
-def _position(offset: Mapping[str, object]) -> Position:
-    """Decode an offset of the checkpoint. Raises OptionError: a later version wrote it."""
-    try:
-        return Position.decode(offset)
-    except PositionError as error:
-        raise OptionError(str(error)) from error
-
-
 def _read(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator["pa.RecordBatch"]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from framegate.proxy.pipeline.decode import loss_batch, record_batches
+    from framegate.proxy.pipeline.decode import heard_batch, loss_batch, record_batches
     from framegate.proxy.pipeline.loss import Loss
     from framegate.proxy.pipeline.slices import read_slice
     from framegate.proxy.tap.log_reader import Joiner
 
     assert isinstance(partition, SlicePartition), "Spark passes the partitions that it was given"
-    columns = to_arrow_schema(schema, timezone="UTC")
+    wanted = options.wanted
+    more = [CHUNK_SCHEMA[name] for name in wanted.columns if name not in schema.names]
+    columns = to_arrow_schema(StructType([*schema, *more]), timezone="UTC")
     joiner = Joiner()
-    for part in partition.parts:
-        if isinstance(part, Loss):
-            yield loss_batch(part, columns)
-            continue
-        blocks = read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner)
-        yield from record_batches(part.stream, blocks, columns, keep=options.keep)
+
+    def batches() -> Iterator["pa.RecordBatch"]:
+        for part in partition.parts:
+            if isinstance(part, Loss):
+                yield loss_batch(part, columns)
+            elif isinstance(part, Heard):
+                yield heard_batch(part, columns)
+            else:
+                blocks = read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner, until_ns=wanted.until_ns)
+                yield from record_batches(part.stream, blocks, columns, keep=options.keep, node=part.node, wanted=wanted)
+
+    for batch in batches():
+        yield batch.select(schema.names) if more else batch

@@ -3,8 +3,9 @@
     frames             a row for each captured frame
     requests           a row for each Kafka answer whose request is known
     gaps               a row for each gap
-    traffic_by_minute  partial sums by minute, listener, principal and direction
+    traffic_by_minute  partial sums by minute, node, listener, principal and direction
     completeness       partial sums by stream, listener, direction and minute: frames that were seen, stored, withheld and lost
+    nodes              a row each time that a node in an object store was heard
 
 They are Delta Lake tables (``delta``); ``columns`` describes their columns, and ``views`` reads them with Spark.
 
@@ -118,7 +119,7 @@ class TableWriter:
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
         seen = Observation()
-        stated = f.count_if(f.col("kind").isin("gap", "totals"))
+        stated = f.count_if(f.col("kind").isin("gap", "totals", "heard"))
         counted = chunks.observe(seen, stated.alias("gaps_and_totals"), f.count("request_key").alias("answers"))
         self._write_frames(counted)
         parts: dict[str, list[pa.Table]] = {}

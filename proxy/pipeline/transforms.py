@@ -18,7 +18,7 @@ __all__ = ["FRAME_COLUMNS", "KAFKA_APIS", "PLACE", "api_name", "connection_text"
 
 # The common columns of the tables frames, requests and gaps. Stream, offset, chunk_index and frame_index together are a frame's key.
 PLACE: Final = (
-    *("stream", "offset", "chunk_index", "capture_time", "connection", "connection_id", "listener", "principal", "peer", "rule"),
+    *("node", "stream", "offset", "chunk_index", "capture_time", "connection", "connection_id", "listener", "principal", "peer", "rule"),
     *("protocol", "framing", "direction"),
 )
 FRAME_COLUMNS: Final = (
@@ -30,7 +30,7 @@ _GAPS_AND_TOTALS: Final = ("first_sequence", "lost_from", "lost_until", "lost_fr
 _ANSWER_LISTS: Final = ("request_key", "latency_us", "request_size", "correlation_id")
 
 _NULLABLE: Final = {
-    **dict.fromkeys(("rule", "framing", "certainty"), "string"),
+    **dict.fromkeys(("node", "rule", "framing", "certainty"), "string"),
     **dict.fromkeys(("request_size", "correlation_id"), "array<int>"),
     **dict.fromkeys(("seen_frames", "seen_bytes"), "bigint"),
     "lost_until": "timestamp",
@@ -96,8 +96,8 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
 
 
 def gaps_and_totals(chunks: "DataFrame") -> "DataFrame":
-    """Chunks of the kinds gap and totals, as ``derived`` takes them, with ``connection`` as logs write it."""
-    rows = _with_all_columns(chunks).where("kind in ('gap', 'totals')")
+    """Chunks of the kinds gap, totals and heard, as ``derived`` takes them, with ``connection`` as logs write it."""
+    rows = _with_all_columns(chunks).where("kind in ('gap', 'totals', 'heard')")
     return rows.selectExpr("kind", *(f"{connection_text()} as {name}" if name == "connection" else name for name in PLACE), *_GAPS_AND_TOTALS)
 
 

@@ -16,13 +16,13 @@ from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, store_at
 
-__all__ = ["FOREVER_NS", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "verify_node"]
+__all__ = ["FOREVER_NS", "LOST", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "until_of", "verify_node"]
 
 FOREVER_NS: Final = 1 << 62
 SILENT_INTERVALS: Final = 3
 """A node is silent when it has not been heard for so many of its intervals."""
 _SILENT_LEAST_NS: Final = 30_000_000_000
-_LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
+LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,20 +109,26 @@ def node_at(root: str, now_ns: int) -> Node:
         return Node(name, root, fault="there is no ledger of a shipper, so it is not known what was shipped")
     began = [stream_record.born_ns for stream_record in ledger.streams.values() if not stream_record.recovery]
     unfinished = _unfinished(ledger)
-    until_ns = FOREVER_NS if shipped.stopped else min([shipped.at_ns, *(_until(ledger, stream) for stream in unfinished)])
     silent_ns = max(SILENT_INTERVALS * shipped.interval_ms * 1_000_000, _SILENT_LEAST_NS)
     return Node(
         name,
         root,
         min(began, default=shipped.at_ns),
         shipped.heard_ns,
-        until_ns,
+        until_of(ledger),
         not shipped.stopped and now_ns - shipped.heard_ns > silent_ns,
         len(ledger.streams.keys() | shipped.streams.keys()),
         len(unfinished),
         sum(end for end, _ in shipped.streams.values()),
         f"the ledger is damaged: {ledger.damage}" if ledger.damage else "",
     )
+
+
+def until_of(ledger: Ledger) -> int:
+    """``until_ns`` of ``Node``, by a stored ledger; 0: not known."""
+    if ledger.shipped is None:
+        return 0
+    return FOREVER_NS if ledger.shipped.stopped else min([ledger.shipped.at_ns, *(_until(ledger, stream) for stream in _unfinished(ledger))])
 
 
 def _unfinished(ledger: Ledger) -> list[str]:
@@ -177,7 +183,7 @@ def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] 
     for window in range(min(rows), max(rows) + 1) if rows else ():
         end_ns = (window + 1) * WINDOW_NS
         here = rows.get(window, [])
-        bad = [row for row in here if row.state in _LOST]
+        bad = [row for row in here if row.state in LOST]
         late = [node for node, _ in found if node.fault or node.until_ns < end_ns]
         unsure = {node.name: node.name for node in late} | {row.stream: row.stream.rsplit(".", 2)[0] for row in here if row.state == "open"}
         waiting = sorted(name for name, node in unsure.items() if node not in gone)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from framegate.proxy.tap import record
@@ -102,7 +102,7 @@ def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None)
         known: sealed segments of an earlier listing, by base. Those that still exist are not examined again.
     """
     if is_url(root):
-        return list(_stored(root, stream))
+        return stored_segments(root, stream)
     found: list[Segment] = []
     for _ in range(LISTINGS):
         found = _list(root, stream, known or {})
@@ -111,11 +111,14 @@ def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None)
     return found
 
 
-def _stored(root: str, stream: str) -> Iterator[Segment]:
-    for name, size, modified_ns in store_at(root).items(stream):
+def stored_segments(root: str, stream: str, offset: int = START) -> list[Segment]:
+    """``segments`` of a log in a store, those that begin at an offset or later: one request for 1,000."""
+    found: list[Segment] = []
+    for name, size, modified_ns in store_at(root).items(stream, record.segment_file(offset - 1, sealed=True) if offset else ""):
         stem, suffix = os.path.splitext(name)
         if suffix == record.SEALED_SUFFIX and record.is_segment_stem(stem):
-            yield Segment(stream, f"{root.rstrip('/')}/{stream}/{name}", int(stem), True, size, modified_ns)
+            found.append(Segment(stream, f"{root.rstrip('/')}/{stream}/{name}", int(stem), True, size, modified_ns))
+    return found
 
 
 def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]:

@@ -312,7 +312,7 @@ class Shipper:
         written = is_written(self._directory)
         known = {**self._stored.streams, **ledger.streams}  # a log of the node that was lost never ends
         unfinished = {name for name, record in known.items() if record.end is None} | (names - known.keys())
-        for name in names | unfinished | set(told.streams if told else ()):
+        for name in names | known.keys() | unfinished | set(told.streams if told else ()):  # also those of which nothing was shipped
             self._streams.setdefault(name, _Stream())
         if not written:
             self._at_ns = now_ns

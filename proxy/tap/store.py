@@ -6,14 +6,11 @@ Where things are::
     <prefix>/<node>/_ledger.jsonl             the ledger, and how far the node has shipped (``ledger``); replaced as a whole
 
 ``<prefix>/<node>`` is a log for readers, like a tap directory (``log_segments``). A reader opens a segment as a copy on the local disk (``Copies``):
-a segment is one request, and everything that reads files reads it.
+a segment is one request, and everything that reads files reads it. Spark's tasks read ranges of a segment (``part``) instead.
 """
 
-import atexit
 import collections
-import contextlib
 import functools
-import hashlib
 import importlib.util
 import os
 import re
@@ -160,13 +157,33 @@ class Store:
 
     def read(self, name: str) -> tuple[bytes, Mapping[str, Any]]:
         """An object, and its version for ``replace``."""
-        import obstore
+        found = self.read_newer(name, None)
+        assert found is not None, "it was not compared"
+        return found
 
-        def whole() -> tuple[bytes, Mapping[str, Any]]:
-            found = obstore.get(self._client, self._name(name))
-            return bytes(found.bytes()), {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+    def read_newer(self, name: str, version: Mapping[str, Any] | None) -> tuple[bytes, Mapping[str, Any]] | None:
+        """``read``; None: it still has this version."""
+        import obstore
+        from obstore.exceptions import NotModifiedError
+
+        def whole() -> tuple[bytes, Mapping[str, Any]] | None:
+            try:
+                found = obstore.get(self._client, self._name(name), options={"if_none_match": version["e_tag"]} if version else None)
+                return bytes(found.bytes()), {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+            except NotModifiedError:
+                return None
 
         return self._wrapped(whole)
+
+    def part(self, name: str, start: int, end: int) -> tuple[memoryview, int]:
+        """The bytes of an object from ``start`` to ``end``, fewer where it ends before; and its size."""
+        import obstore
+
+        def ranged() -> tuple[memoryview, int]:
+            found = obstore.get(self._client, self._name(name), options={"range": (start, end)})
+            return memoryview(found.bytes()), found.meta["size"]
+
+        return self._wrapped(ranged)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """An object in order, in parts of about ``CHUNK``."""
@@ -257,59 +274,55 @@ def store_at(root: str, *, create: bool = False) -> Store:
 
 
 class Copies:
-    """Copies of segments on the local disk, in a folder that is deleted when the process ends. Thread safe."""
+    """Copies of segments on the local disk, in files without names, which end with the process. Thread safe."""
 
     def __init__(self, most: int = COPIES_BYTES) -> None:
         """``most``: bytes of all copies."""
         self._most = most
         self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._files: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()
         self._bytes = 0
-        self._made = 0
 
     def open(self, path: str) -> int:
         """A descriptor of a copy, which is made unless it exists. Raises as ``Store``."""
         with self._lock:
-            file = self._file(path)
-            if path in self._sizes:
-                self._sizes.move_to_end(path)
-                return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            self._made += 1
-            part = f"{file}.{self._made}"
+            if path in self._files:
+                self._files.move_to_end(path)
+                return _reopened(self._files[path][0])
         root, name = place_of(path)
+        copy, temporary = tempfile.mkstemp(prefix="framegate-")
         try:
-            with open(part, "xb") as copy:
-                for chunk in store_at(root).chunks(name):
-                    copy.write(chunk)
-                size = copy.tell()
-            fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+            os.unlink(temporary)
+            with open(copy, "wb", closefd=False) as file:
+                file.writelines(store_at(root).chunks(name))
+            size, fd = os.fstat(copy).st_size, _reopened(copy)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+            os.close(copy)
             raise
         with self._lock:
-            os.replace(part, file)
-            self._sizes[path] = size
+            self._forget(path)
+            self._files[path] = (copy, size)
             self._bytes += size
-            while len(self._sizes) > 1 and self._bytes > self._most:
-                oldest, size = self._sizes.popitem(last=False)
-                self._bytes -= size
-                os.unlink(self._file(oldest))
+            while len(self._files) > 1 and self._bytes > self._most:
+                self._forget(next(iter(self._files)))
         return fd
 
     def forget(self, root: str) -> None:
         """Delete the copies of a log."""
         with self._lock:
-            for path in [path for path in self._sizes if place_of(path)[0] == root]:
-                self._bytes -= self._sizes.pop(path)
-                os.unlink(self._file(path))
+            for path in [path for path in self._files if place_of(path)[0] == root]:
+                self._forget(path)
 
-    def _file(self, path: str) -> str:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="framegate-")
-            atexit.register(self._folder.cleanup)
-        return os.path.join(self._folder.name, hashlib.sha256(path.encode()).hexdigest())
+    def _forget(self, path: str) -> None:
+        if path in self._files:
+            copy, size = self._files.pop(path)
+            self._bytes -= size
+            os.close(copy)
+
+
+def _reopened(fd: int) -> int:
+    """Another descriptor of a file without a name."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 COPIES: Final = Copies()

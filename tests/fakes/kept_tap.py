@@ -55,7 +55,14 @@ class KeptTap:
         self.ledger.ended(processor.stream, end_offset(str(self.root), processor.stream), START, settled=settled)
 
     def recover(
-        self, processor: FakeProcessor, flags: int, frames: int, until_ns: int = START, listener: str | None = "main", stated: int = 0
+        self,
+        processor: FakeProcessor,
+        flags: int,
+        frames: int,
+        until_ns: int = START,
+        listener: str | None = "main",
+        stated: int = 0,
+        node: str = "edge",
     ) -> None:
         """The record of a processor that died; ``stated``: totals of the first window."""
         boot_id = processor.stream.rsplit(".", 1)[1]
@@ -69,8 +76,8 @@ class KeptTap:
             totals = Gap(connection=NO_CONNECTION, direction=0, reason=0, listener=listener, from_ns=START)
             totals.add(stated, 0, START)
             builder.add_totals(totals)
-        stream = stream_name("edge", "recovery", boot_id)
-        log = SegmentLog(str(self.root / stream), {"node": "edge", "slot": "recovery", "stream": stream, "boot_id": boot_id}, 1 << 20, 1 << 62)
+        stream = stream_name(node, "recovery", boot_id)
+        log = SegmentLog(str(self.root / stream), {"node": node, "slot": "recovery", "stream": stream, "boot_id": boot_id}, 1 << 20, 1 << 62)
         log.append(builder.finish(), 0)
         log.seal(final=True)
 

@@ -54,6 +54,18 @@ class S3:
         environ["wsgi.input"] = io.BytesIO(body)
         return self._app(environ, start)
 
+    def put(self, path: str, content: bytes | None) -> None:
+        """Replace or, with None, delete an object, by the path of its request."""
+        import obstore
+
+        from framegate.proxy.tap.store import _client
+
+        name = path.removeprefix(f"/{BUCKET}/")
+        if content is None:
+            obstore.delete(_client(f"s3://{BUCKET}"), name)
+        else:
+            obstore.put(_client(f"s3://{BUCKET}"), name, content)
+
     def environment(self) -> Mapping[str, str]:
         """What a client needs."""
         return {

@@ -1,6 +1,6 @@
 """A tap directory whose shipper is driven by hand, and the store as a folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,12 @@ class FaultyStore(Store):
 class ShippedTap:
     """A tap of the node ``edge``, and its store below ``root``."""
 
-    def __init__(self, folder: Path, node: str = "edge") -> None:
+    def __init__(self, folder: Path, node: str = "edge", url: str = "") -> None:
+        """``url``: of the fleet; a folder beside this one unless it is given."""
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.tap = KeptTap(folder)
-        self.url = f"file://{folder}.store"
+        self.url = url or f"file://{folder}.store"
         self.root = f"{self.url}/{node}"
         # now_ns, now_s: the machine's clocks
         self.now_ns = START + 600 * MINUTE_NS
@@ -84,11 +86,11 @@ class ShippedTap:
         self.now_s += seconds
         self.now_ns += int((seconds if clock is None else clock) * 1e9)
 
-    def die(self, processor: FakeProcessor, frames: int) -> None:
+    def die(self, processor: FakeProcessor, frames: int, node: str = "edge") -> None:
         """A processor has died, and may have lost some frames."""
         processor.close()
-        recovery = f"edge.recovery.{processor.stream.rsplit('.', 1)[1]}"
-        self.tap.recover(processor, FLAG_AT_MOST, frames)
+        recovery = f"{node}.recovery.{processor.stream.rsplit('.', 1)[1]}"
+        self.tap.recover(processor, FLAG_AT_MOST, frames, node=node)
         self.tap.ledger.born(recovery, [], START)
         for stream in (processor.stream, recovery):
             self.tap.ledger.ended(stream, end_offset(str(self.folder), stream), START, settled=True)
@@ -114,3 +116,30 @@ class ShippedTap:
     def verify(self) -> tuple[Node, Verdict, list[Minute]]:
         node, verdict = verify_node(self.root, self.now_ns, sleep=self.slept.append)
         return node, verdict, list(minutes([(node, verdict.rows)]))
+
+
+def damages(edge: ShippedTap, former: dict[str, bytes]) -> Iterator[tuple[str, Path]]:
+    """Every object deleted, truncated, garbled, replaced by another one and by its former version, one after the other."""
+    objects = edge.objects()
+    for path in objects:
+        whole = path.read_bytes()
+        name = path.name
+        for what, content in (
+            ("deleted", None),
+            ("empty", b""),
+            ("truncated by a byte", whole[:-1]),
+            ("truncated by a block", whole[:-64]),
+            ("garbled", whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]),
+            ("replaced", next(each for each in objects if (each != path and each.suffix == path.suffix) or each.suffix == ".jsonl").read_bytes()),
+            ("stale", former.get(name)),
+        ):
+            if what == "stale" and content in (None, whole):
+                continue
+            if content is None:
+                path.unlink()
+            elif content != whole:
+                path.write_bytes(content)
+            else:
+                continue
+            yield f"{name} {what}", path
+            path.write_bytes(whole)

@@ -68,7 +68,7 @@ class PausingWriter(TableWriter):
 def main(told: dict[str, Any]) -> int:
     """Run the job as told."""
     pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker", "pause_s") if key in told}
-    settings = PipelineSettings(source=Path(told.pop("source")), output=Path(told.pop("output")), trigger_ms=50, spark=FAST_START, **told)
+    settings = PipelineSettings(source=told.pop("source"), output=Path(told.pop("output")), trigger_ms=50, spark=FAST_START, **told)
     if not pause:
         return run_pipeline(settings)
     return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, **pause))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from framegate.proxy.pipeline.claims import claim_name
 from framegate.proxy.pipeline.delta import DeltaTables
 from framegate.proxy.pipeline.run import EXIT_USAGE, run_pipeline
 from framegate.proxy.pipeline.settings import PipelineSettings
@@ -31,6 +32,17 @@ def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with (tmp_path / "_lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another job writes" in refusal(capsys, source=tmp_path, output=tmp_path)
+
+
+@pytest.mark.parametrize("url", ["http://bucket/x", "s3://key:secret@bucket/x", "file://host/x"])
+def test_a_url_that_cannot_be_is_refused(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, source=url, output=tmp_path).startswith(f"--source: {url} must ")
+
+
+def test_nothing_is_written_to_a_store(tmp_path: Path) -> None:
+    with claim_name(PipelineSettings(source=f"file://{tmp_path}", output=tmp_path / "out"), lambda event: None) as registered:
+        assert not registered
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_batches_without_their_checkpoint_are_not_continued(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from framegate.proxy.pipeline import completeness
+from framegate.proxy.pipeline import completeness, derived
 from framegate.proxy.pipeline.columns import arrow_schema
 from framegate.proxy.pipeline.completeness import SUMS
 from framegate.proxy.tap.stream_totals import STATES
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 
 START = datetime.datetime(2026, 11, 22, 7, 0)  # as Spark gives it, UTC
-PLACE = ("stream", "listener", "direction", "capture_time", "offset")
+PLACE = ("node", "stream", "listener", "direction", "capture_time", "offset")
 FRAME = pa.schema([arrow_schema("frames").field(name) for name in (*PLACE, "capture", "reason", "kept_size", "size")])
 _GAP = {name: arrow_schema("gaps").field(name) for name in (*PLACE, "reason", "certainty", "lost_frames", "lost_from", "lost_until")}
 _FACT = _GAP | {"kind": pa.field("kind", pa.string()), "seen_frames": pa.field("seen_frames", pa.int64())}
+NODES = pa.schema([arrow_schema("nodes").field(name) for name in ("node", "heard_time", "complete_until")])
 FACT = pa.schema([_FACT[name] for name in (*PLACE, "kind", "reason", "certainty", "lost_frames", "seen_frames", "lost_from", "lost_until")])
 
 
@@ -39,7 +40,7 @@ class Log:
 
     def stored(self, minute: float, count: int, *, capture: str = "full", reason: str = "none", kept: int = 9, size: int = 9) -> "Log":
         for _ in range(count):
-            self.frames.append((self._stream, "main", "request", self._at(minute), self._offset, capture, reason, kept, size))
+            self.frames.append(("edge", self._stream, "main", "request", self._at(minute), self._offset, capture, reason, kept, size))
         self._offset += 64
         return self
 
@@ -51,10 +52,13 @@ class Log:
         return self._fact(last + 3, "gap", reason, certainty, lost, None, minute, last)
 
     def _fact(self, minute: float, kind: str, reason: str, certainty: str | None, lost: int, seen: int | None, first: float, last: float) -> "Log":
-        place = (self._stream, "main", "request", self._at(minute), self._offset)
+        place = ("edge", self._stream, "main", "request", self._at(minute), self._offset)
         self.facts.append((*place, kind, reason, certainty, lost, seen, self._at(first), self._at(last)))
         self._offset += 64
         return self
+
+    def heard(self, minute: float, until: float) -> "Log":
+        return self._fact(minute, "heard", "none", None, 0, None, minute, until)
 
     def _at(self, minute: float) -> datetime.datetime:
         return (START + datetime.timedelta(minutes=minute)).replace(tzinfo=datetime.UTC)
@@ -74,7 +78,9 @@ def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
     frames, facts = tables(log)
     parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_gaps_and_totals(facts)])
     spark.createDataFrame(parts).createOrReplaceTempView("completeness_parts")
-    spark.sql(completeness.VIEW)
+    spark.createDataFrame(derived.nodes(facts).cast(NODES)).createOrReplaceTempView("nodes_parts")
+    for statement in (completeness.NODES_VIEW, completeness.VIEW, completeness.MINUTES_VIEW):
+        spark.sql(statement)
     found: dict[str, list[tuple[Any, ...]]] = {}
     for row in spark.sql("SELECT * FROM completeness ORDER BY stream, minute").collect():
         assert row.state in STATES
@@ -136,6 +142,15 @@ def test_what_control_wrote_counts_for_the_dead_stream(spark: "SparkSession") ->
         "n.recovery.gone": [(minute, 0, 0, 0, 0, 0, 0, "unknown") for minute in range(3)],
         "m.3.boot": [(0, 1, 1, 0, 0, 0, 0, "complete")],
     }
+
+
+def test_a_minute_is_open_until_its_node_was_heard_since(spark: "SparkSession") -> None:
+    log = Log().stream("edge.0.b").stored(0, 2).totals(0, 2).stored(1, 1).totals(1, 1).stored(3, 1).gap(3, 1).totals(3, 2)
+    log.heard(1, 0.5).heard(4, 1.9)
+    assert [(row[0], row[-1]) for row in judged(spark, log)["edge.0.b"]] == [(0, "complete"), (1, "open"), (3, "lost")]
+    states = [(row.state, row.seen, row.lost, row.waiting) for row in spark.table("minutes").orderBy("minute").collect()]
+    assert states == [("complete", 2, 0, []), ("open", 1, 0, ["edge"]), ("open", 0, 0, ["edge"]), ("lost", 2, 1, ["edge"])]
+    assert {row[-1] for row in judged(spark, log.heard(5, 2))["edge.0.b"]} == {"complete", "lost"}
 
 
 def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession") -> None:

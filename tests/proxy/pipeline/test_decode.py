@@ -44,6 +44,7 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
     row = rows(tmp_path)[1]
     assert row == {
         "stream": "s",
+        "node": "s",
         "offset": blocks(tmp_path)[0].header.block_len,
         "chunk_index": 0,
         "capture_time": datetime.datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=datetime.UTC),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.pipeline.settings import OptionError, PipelineSettings, SourceOptions, local_path
+from framegate.proxy.pipeline.wanted import Wanted
 from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS
 
@@ -39,6 +40,12 @@ def test_the_heap_is_shared_out_as_told(tmp_path: Path) -> None:
         ({"maxbytespertrigger": "0"}, "maxBytesPerTrigger"),
         ({"maxbytespertrigger": "a lot"}, "maxBytesPerTrigger"),
         ({"parallelism": "0"}, "parallelism"),
+        ({"direction": "request,up"}, "direction: request or response, not up"),
+        ({"since": "latest"}, "since: a time like .*, not latest"),
+        ({"until": "2026-05-01T08:00:00"}, "until"),
+        ({"path": "s3://key:secret@bucket/a"}, "path: .* must have no user"),
+        ({"path": "http://bucket/a"}, "path: http://bucket/a must begin with s3://"),
+        ({"path": "s3://bucket/a", "consumer": "job"}, "consumer: retention does not know the readers of an object store"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) -> None:
@@ -50,6 +57,14 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) 
 def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(OptionError, match=r"startingoffset, topic: no such option; there are path, startingOffsets, .*, owner"):
         SourceOptions.parse({"path": "/tap", "topic": "x", "startingoffset": "latest", "startingOffsets": "latest"})
+
+
+def test_rows_are_wanted_by_name_and_time_and_a_url_has_no_slash_at_its_end() -> None:
+    told = {"path": "s3://bucket/taps/", "node": "a, b", "direction": "request", "since": "2023-11-14T22:13:20Z"}
+    options = SourceOptions.parse(told)
+    assert options.path == "s3://bucket/taps"
+    assert options.wanted == Wanted(node=frozenset({"a", "b"}), direction=frozenset({"request"}), since_ns=START_NS)
+    assert SourceOptions.parse({"path": "/tap"}).wanted == Wanted()
 
 
 @each_of(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])

@@ -55,8 +55,8 @@ def test_the_initial_offset_may_be_asked_twice(tmp_path: Path) -> None:
 def test_a_missing_directory_and_a_checkpoint_of_a_later_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no directory"):
         reader(tmp_path / "nowhere").initialOffset()
-    with pytest.raises(OptionError, match="version 3"):
-        reader(tmp_path).partitions({"streams": {}, "version": 3}, {"streams": {}, "version": 3})
+    with pytest.raises(OptionError, match="version 4"):
+        reader(tmp_path).partitions({"streams": {}, "version": 4}, {"streams": {}, "version": 4})
 
 
 def test_the_limit_is_the_option_unless_spark_overrides_it(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class TestWithSpark:
         ]
         assert self.rows(spark, output, "select api, requests, latency_us_p50, answer_bytes from requests_by_api") == [("Metadata", 2, 9, 6)]
 
-    @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS)))
+    @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS) - 1))
     def test_a_batch_that_some_tables_have_is_in_no_view_and_comes_to_the_others(
         self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, committed: int
     ) -> None:
@@ -142,7 +142,7 @@ class TestWithSpark:
         before = [self.rows(spark, output, question) for question in questions]
         for table in TABLE_SCHEMAS:
             compact(DeltaTable(output / table), output / table)
-            assert len(DeltaTable(output / table).file_uris()) == 1, table
+            assert len(DeltaTable(output / table).file_uris()) == (table != "nodes"), table
         assert [self.rows(spark, output, question) for question in questions] == before
 
     def test_frames_of_several_hours_are_in_their_hours(self, spark: "SparkSession", tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ class TestWithSpark:
     def test_files_have_the_columns_of_their_table(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
         self.write(spark, log, output, 0)
-        for table, columns in TABLE_SCHEMAS.items():
+        for table, columns in TABLE_SCHEMAS.items() - {("nodes", TABLE_SCHEMAS["nodes"])}:  # of a fleet
             written = spark.read.parquet(str(output / table)).drop("date", "hour").schema
             promised = spark.createDataFrame([], columns).schema
             assert [(field.name, field.dataType) for field in written] == [(field.name, field.dataType) for field in promised], table

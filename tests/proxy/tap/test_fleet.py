@@ -8,12 +8,11 @@ import pytest
 
 from framegate.proxy.tap.fleet import FOREVER_NS, minutes, node_at, nodes_of, verify_node
 from tests.fakes.kept_tap import START, in_segments
-from tests.fakes.shipped import MINUTE_NS, ShippedTap
+from tests.fakes.shipped import MINUTE_NS, ShippedTap, damages
 
 
 @pytest.fixture
 def edge(tmp_path: Path) -> Iterator[ShippedTap]:
-    (tmp_path / "tap").mkdir()
     made = ShippedTap(tmp_path / "tap")
     yield made
     made.leave()
@@ -25,21 +24,12 @@ def others(edge: ShippedTap, tmp_path: Path) -> Iterator[Callable[[str], Shipped
     found: list[ShippedTap] = []
 
     def make(node: str) -> ShippedTap:
-        found.append(other(edge, tmp_path, node))
+        found.append(ShippedTap(tmp_path / node, node, edge.url))
         return found[-1]
 
     yield make
     for made in found:
         made.leave()
-
-
-def other(edge: ShippedTap, tmp_path: Path, node: str) -> ShippedTap:
-    (tmp_path / node).mkdir()
-    made = ShippedTap(tmp_path / node, node)
-    made.url, made.root = edge.url, f"{edge.url}/{node}"
-    made.store = type(made.store)(made.root)
-    made.restart()
-    return made
 
 
 def states(*taps: ShippedTap) -> list[str]:
@@ -116,33 +106,6 @@ def test_a_node_that_is_gone_is_not_waited_for_and_what_it_had_not_shipped_is_lo
 
 
 # --- damage --------------------------------------------------------------------------------------------------------------------------
-
-
-def damages(edge: ShippedTap, former: dict[str, bytes]) -> Iterator[tuple[str, Path]]:
-    """Every object deleted, truncated, garbled, replaced by another one and by its former version, one after the other."""
-    objects = edge.objects()
-    for path in objects:
-        whole = path.read_bytes()
-        name = path.name
-        for what, content in (
-            ("deleted", None),
-            ("empty", b""),
-            ("truncated by a byte", whole[:-1]),
-            ("truncated by a block", whole[:-64]),
-            ("garbled", whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]),
-            ("replaced", next(each for each in objects if (each != path and each.suffix == path.suffix) or each.suffix == ".jsonl").read_bytes()),
-            ("stale", former.get(name)),
-        ):
-            if what == "stale" and content in (None, whole):
-                continue
-            if content is None:
-                path.unlink()
-            elif content != whole:
-                path.write_bytes(content)
-            else:
-                continue
-            yield f"{name} {what}", path
-            path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -1,0 +1,304 @@
+"""A fleet's logs on an S3 server, read by the source, by the job, and by a cluster whose machines share no folder."""
+
+import collections
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from framegate.control.cli.tap_fleet import verify_fleet
+from framegate.proxy.pipeline.loss import DataLossError
+from framegate.proxy.pipeline.run import start_query
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
+from framegate.proxy.pipeline.settings import OptionError, PipelineSettings
+from framegate.proxy.pipeline.source import FramegateDataSource
+from framegate.proxy.pipeline.tables import TableWriter
+from framegate.proxy.pipeline.views import register_views
+from framegate.proxy.tap.store import StoreError, store_at
+from tests.fakes.framegate import until
+from tests.fakes.jobs import WAIT_S, environment, running, table
+from tests.fakes.jobs import until as until_job
+from tests.fakes.kept_tap import START
+from tests.fakes.s3 import S3, s3_server
+from tests.fakes.shipped import MINUTE_NS, ShippedTap
+from tests.fakes.tap_log import FakeProcessor, demo_body
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+NODES = ("a", "b", "c")
+Sent = collections.Counter[tuple[str, bytes]]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with s3_server(monkeypatch) as made:
+        yield made
+
+
+class Fleet:
+    """Three nodes with a processor each, that ship to an S3 server.
+
+    Attributes:
+        sent: node and body of each frame.
+    """
+
+    def __init__(self, folder: Path, s3: S3, **tap: int) -> None:
+        self.taps = {name: ShippedTap(folder / name, name, s3.url) for name in NODES}
+        self.processors: dict[str, FakeProcessor] = {}
+        self.sent: Sent = collections.Counter()
+        for name, made in self.taps.items():
+            self.processors[name] = made.tap.begin(node=name, **({"segment_size": 4000} | tap))
+
+    def send(self, minute: float, rounds: int = 1, size: int = 200) -> None:
+        """Frames in a minute, in as many blocks of each node; then the nodes ship."""
+        for name, processor in self.processors.items():
+            for _ in range(rounds):
+                first = processor.sent.get((1, "request"), 0)
+                bodies = [demo_body(1, first + number, os.urandom(size)) for number in range(3)]
+                processor.block(bodies, at_ns=START + int(minute * MINUTE_NS))
+                self.sent.update((name, body) for body in bodies)
+            self.taps[name].later(1)
+            self.taps[name].look({processor.stream: (0, 0)})
+
+    def end(self) -> None:
+        """``a`` ends in order; ``b`` dies, and may have lost three frames; ``c`` goes on, and was heard of its first two minutes."""
+        for made in self.taps.values():
+            made.later(1)
+        self.taps["a"].tap.end(self.processors["a"])
+        self.taps["b"].die(self.processors["b"], 3, "b")
+        for name in "ab":
+            self.taps[name].leave()
+            self.taps[name].look()
+        self.processors["c"].writer.thread.seal(False)
+        self.taps["c"].look({self.processors["c"].stream: (START + 2 * MINUTE_NS, 0)})
+
+    def close(self) -> None:
+        self.taps["c"].leave()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, s3: S3) -> Iterator[Fleet]:
+    made = Fleet(tmp_path, s3)
+    yield made
+    made.close()
+
+
+def batch(url: str, **options: str) -> list[dict[str, Any]]:
+    """The rows of the batch source, as its tasks give them."""
+    reader = FramegateDataSource({"path": url, **options}).reader(CHUNK_SCHEMA)
+    return [row for partition in reader.partitions() for found in reader.read(partition) for row in found.to_pylist()]
+
+
+def bodies(rows: list[dict[str, Any]]) -> Sent:
+    found: Sent = collections.Counter()
+    for row in rows:
+        edges = [*row["starts"], len(row["data"])]
+        found.update((row["node"], row["data"][begin + 4 : end]) for begin, end in itertools.pairwise(edges))
+    return found
+
+
+def test_rows_come_by_ranges_and_faults_of_the_store_are_errors_or_gaps_and_never_less_rows(fleet: Fleet, s3: S3) -> None:
+    fleet.send(0, rounds=6)
+    fleet.send(1, rounds=6)
+    fleet.end()
+    with pytest.raises(OptionError, match=r"production/nobody has no nodes"):
+        batch(f"{s3.url}/nobody")
+    with pytest.raises(OptionError, match=r"production has no such node"):
+        batch(s3.url, node="nobody")
+    assert {name for name, _ in bodies(batch(f"{s3.url}/b"))} == {"b"}
+    s3.requests.clear()
+    assert bodies(batch(s3.url)) == fleet.sent
+    gets = [path for method, path in s3.requests if method == "GET" and path.endswith(".seg")]
+    assert len(gets) == len(set(gets)), "one request for a segment"
+    assert {name for name, _ in bodies(batch(s3.url, node="b"))} == {"b"}
+    assert {row["direction"] for row in batch(s3.url, direction="request") if row["kind"] == "frames"} == {"request"}
+    late = batch(s3.url, since="2023-11-14T22:14:00Z", until="2023-11-14T22:14:30Z")
+    assert bodies(late) == bodies([row for row in batch(s3.url) if row["kind"] == "frames" and row["capture_time"].minute == 14])
+
+    slow = {"asked": 0}
+
+    def wait(method: str, path: str) -> None:
+        slow["asked"] += 1
+        time.sleep(0.02)
+
+    s3.fault = wait
+    assert bodies(batch(s3.url)) == fleet.sent
+    for kind in (".seg", "_ledger.jsonl", "/taps"):
+        s3.fault = lambda method, path, kind=kind: 503 if method == "GET" and path.endswith(kind) else None
+        for strict in ("true", "false"):
+            with pytest.raises(StoreError, match="503"):
+                batch(s3.url, failOnDataLoss=strict)
+    s3.fault = lambda method, path: None
+    victim = sorted(gets)[1]
+    whole, other = (store_at(s3.url).read(path.partition("/production/")[2])[0] for path in sorted(gets)[1:3])
+    for content in (None, whole[:-64], other):
+        s3.put(victim, content)
+        with pytest.raises(DataLossError):
+            batch(s3.url)
+        rows = batch(s3.url, failOnDataLoss="false")
+        found = bodies(rows)
+        assert found < fleet.sent
+        assert {row["node"] for row in rows if row["certainty"] == "unknown" and row["reason"] in ("vanished", "damaged")} == {"a"}
+        s3.put(victim, whole)
+    assert bodies(batch(s3.url)) == fleet.sent
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_judges_minutes_as_verify_does(
+    spark: "SparkSession", fleet: Fleet, s3: S3, tmp_path: Path
+) -> None:
+    output, marker = tmp_path / "out", tmp_path / "marker"
+    fleet.send(0, rounds=9)
+    for minute, place in ((1, "committed requests"), (2, "moved frames")):
+        pause = {"pause_from": minute, "pause_at": place if minute == 2 else "staged frames", "marker": str(marker)}
+        with running(source=s3.url, output=str(output), max_bytes_per_trigger=6000, **pause) as job:
+            until_job(marker.exists, place, job)
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait(WAIT_S)
+        marker.unlink()
+        fleet.send(minute, rounds=4)
+    fleet.end()
+    with running(source=s3.url, output=str(output), available_now=True) as job:
+        _, errors = job.communicate(timeout=WAIT_S)
+        assert job.returncode == 0, errors[-3000:]
+    assert collections.Counter((row["node"], row["payload"]) for row in table(output, "frames", "node", "payload")) == fleet.sent
+    register_views(spark, output)
+    judged = [(row.minute.minute, row.state, row.seen, row.lost, row.at_most) for row in spark.table("minutes").orderBy("minute").collect()]
+    expected = verify_fleet(s3.url).minutes
+    assert judged == [(one.window_ns // MINUTE_NS % 60, one.state, one.seen, one.lost, one.at_most) for one in expected]
+    assert {state for _, state, *_ in judged} == {"lost", "complete", "open"}
+    assert {row.node: row.complete_until is None for row in spark.table("nodes").collect()} == {"a": True, "b": True, "c": False}
+    with pytest.raises(Exception, match="of a log in an object store, not of a directory"), contextlib.closing(TableWriter(output)) as writer:
+        start_query(spark, PipelineSettings(source=fleet.taps["a"].folder, output=output, available_now=True), writer).awaitTermination(WAIT_S)
+
+
+# --- a cluster -----------------------------------------------------------------------------------------------------------------------
+
+JOB = """
+import collections, json, sys, zlib
+from pyspark.sql import SparkSession
+from framegate.proxy.pipeline.pyspark_framegate import explode_frames, register
+master, url, state = sys.argv[1:]
+spark = SparkSession.builder.master(master).config(map=json.loads(sys.stdin.readline())).getOrCreate()
+register(spark)
+rows = collections.Counter()
+def take(chunks, batch):
+    frames = explode_frames(chunks, "node").selectExpr("node", "crc32(payload) AS crc")
+    rows.update((row.node, row.crc) for row in frames.collect())
+stream = spark.readStream.format("framegate").option("parallelism", "6").option("maxPartitionBytes", "1m").load(url)
+query = stream.writeStream.foreachBatch(take).option("checkpointLocation", state).trigger(availableNow=True).start()
+query.awaitTermination()
+print(json.dumps([[*key, count] for key, count in rows.items()]))
+spark.stop()
+"""
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, hidden: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    """A master and two workers, from the classes in the package pyspark; as root, the workers do not see the folder ``hidden``."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    java = ["java", *JVM, "-Xmx256m", "-cp", f"{home}/jars/*"]
+    told = {**environment(), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)] if os.geteuid() == 0 else []
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *command: str) -> Path:
+        place = folder / name
+        place.mkdir()
+        with (place / "log").open("wb") as log:
+            made.append(subprocess.Popen(command, cwd=place, env=told, stdout=log, stderr=log, start_new_session=True))
+        return place / "log"
+
+    master = "org.apache.spark.deploy.master.Master"
+    worker = "org.apache.spark.deploy.worker.Worker"
+    try:
+        log = start("master", *java, master, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        line = until(lambda: next((line for line in log.read_text().splitlines() if "Starting Spark master at" in line), ""), "no master", 60)
+        url = line.split("Starting Spark master at ")[1].split()[0]
+        for number in range(2):
+            place = folder / f"worker-{number}"
+            more = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0", "--work-dir", str(place / "work"), url]
+            start(place.name, *hide, *java, worker, *more)
+        yield url, made[1:]
+    finally:
+        for process in reversed(made):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_killed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3
+) -> None:
+    import zlib
+
+    fleet = Fleet(tmp_path, s3, segment_size=1 << 20)
+    fleet.send(0, rounds=30, size=90_000)
+    fleet.end()
+    folder = tmp_path_factory.mktemp("cluster")
+    settings = {
+        "spark.executor.memory": "500m",
+        "spark.executor.cores": "1",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": environment()["PYTHONPATH"],
+        "spark.python.unix.domain.socket.enabled": "false",
+        "spark.driver.extraJavaOptions": " ".join(JVM),
+        "spark.executor.extraJavaOptions": " ".join(JVM),
+    }
+    with standalone(folder, tmp_path) as (master, workers):
+        begun: list[str] = []
+        killed: list[int] = []
+
+        def slow(method: str, path: str) -> None:
+            if method == "GET" and path.endswith(".seg"):
+                begun.append(path)
+                time.sleep(0.3)
+
+        s3.fault = slow
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, master, s3.url, str(tmp_path / "state")],
+            env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert job.stdin is not None
+            job.stdin.write(json.dumps(settings) + "\n")
+            job.stdin.flush()
+            until_job(lambda: len(begun) >= 6, "task", job)
+            killed += children(workers[0].pid)
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            said, errors = job.communicate(timeout=200)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+        assert job.returncode == 0, errors[-3000:]
+    fleet.close()
+    rows = {(node, crc): count for node, crc, count in json.loads(said.splitlines()[-1])}
+    assert rows == {(node, zlib.crc32(body)): count for (node, body), count in fleet.sent.items()}
+    assert len(begun) > len(set(begun)), "a segment was read twice, and its rows counted once"
