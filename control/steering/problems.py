@@ -17,7 +17,7 @@ __all__ = ["FINE", "LIMIT_S", "STEP_S", "Found", "Watch"]
 FINE: Final = "Everything is fine"
 LIMIT_S: Final = 20.0
 """A sample that takes longer is a fault of the control process."""
-MOST_PLACES: Final = 3
+MOST_PLACES: Final = 8
 """A problem at more places is told once."""
 _SECONDS: Final = {"s": 1, "min": 60, "hours": 3_600, "days": 86_400}
 FRESH_S: Final = 2.0

@@ -17,10 +17,10 @@ from pathlib import Path
 from socket import create_connection
 from typing import Any, Final, NamedTuple
 
-from framegate.control.demo import certificates
 from framegate.control.steering.alerts import ALERTS, Alert
 from tests.demo.clients import KEEP, PRODUCE, ask, call_kafka, frame, kafka_request, log_in, repeating
 from tests.demo.environment import LOGINS, MIB, ORDERS, PARTNERS, USER, Node
+from tests.fakes.certificates import Authority
 from tests.fakes.small_disk import fill
 
 _WAIT_S: Final = 0.2
@@ -28,7 +28,7 @@ _HOLDERS: Final = 8
 _HELD: Final = 700 * 1024
 _LARGE: Final = 64 * 1024
 _THROTTLED_US: Final = 4_000  # of each 100 ms
-_THREE_DAYS: Final = datetime.timedelta(days=3)
+_ENDING: Final = datetime.timedelta(days=-87), datetime.timedelta(days=3, hours=-1)
 _SLOW_S: Final = 2.0
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -264,12 +264,13 @@ def _move(node: Node, group: Path) -> None:
 
 
 def _expiring(node: Node) -> AbstractContextManager[object]:
-    """One more listener, whose certificate expires in three days."""
-    made = certificates.create(node.root / "expiring", _THREE_DAYS)
+    """One more listener, whose certificate of 90 days expires in three."""
+    (node.root / "expiring").mkdir()
+    certificate, key = Authority(node.root / "expiring").leaf("server", lifetime=_ENDING)
 
     def change(document: dict[str, Any]) -> None:
         listener = dict(document["listeners"][0], name="expiring", address="127.0.0.1:0")
-        document["listeners"].append({**listener, "tls": {"certificate": str(made.server), "key": str(made.server_key)}})
+        document["listeners"].append({**listener, "tls": {"certificate": certificate, "key": key}})
 
     return node.configured(change)
 
@@ -347,7 +348,7 @@ TROUBLES: Final = (
         ("orders",),
         lambda node: node.backend_told(closed=node.brokers),
     ),
-    Trouble("expiring", "a certificate three days from its end", "A certificate ends within three days", ("listener/expiring",), _expiring),
+    Trouble("expiring", "a certificate three days from its end", "A certificate ends very soon", ("listener/expiring",), _expiring),
     Trouble("leak", "a handler keeps what it is given", "The memory of a handler process grows", ("handler-0",), _leak),
     Trouble("storm", "150 connections a second", "Far more connections come than an hour ago", (ORDERS,), _storm),
     Trouble("descriptors", "a processor has nearly all of its descriptors", "Descriptors are nearly used up", ("processor-0",), _few_descriptors),
