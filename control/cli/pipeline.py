@@ -11,7 +11,6 @@ from framegate.control.cli.options import example
 from framegate.control.cli.output import print_note
 
 
-
 def _place(text: str) -> pathlib.Path | str:
     """A folder of this host, or a URI that Spark understands."""
     return text if "://" in text else pathlib.Path(text)
