@@ -32,7 +32,8 @@ SUMS: Final = {**dict.fromkeys(_COUNTED, "sum"), "first_offset": "min"}
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
-  SELECT node, stream, listener, direction, {", ".join(_COUNTED)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
+  SELECT coalesce(node, regexp_replace(stream, '([.][^.]+){{2}}$', '')) AS node, stream, listener, direction,
+         {", ".join(_COUNTED)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
          stream RLIKE '[.]recovery[.][^.]+$' AS recovered, IF(minute = until, first_offset, NULL) AS first_offset, minute AS begun, until AS ended,
          unix_seconds(until) - unix_seconds(minute) < {MAX_SPAN * 60} AS short, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS at_minute
   FROM completeness_parts
