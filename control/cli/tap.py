@@ -25,17 +25,11 @@ from framegate.control.cli.kinds import API, CHANNEL, LISTENER, MOMENT, SIZE
 from framegate.control.cli.options import EXIT_CONFLICT, EXIT_NOT_FOUND, example, output_option
 from framegate.control.cli.output import UnwritableError, print_note, size_text
 
-__all__ = ["tap"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class _TapDirectory(click.Path):
-    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log.
-
-    Args:
-        url: a URL of an object store will do.
-    """
+    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log."""
 
     def __init__(self, *, url: bool = False) -> None:
         super().__init__(exists=True, file_okay=False)
@@ -76,8 +70,7 @@ class _Url(click.ParamType[str]):
 _DIRECTORY: Final = _TapDirectory()
 _LOG: Final = _TapDirectory(url=True)
 _URL: Final = _Url()
-_EXIT_INCOMPLETE: Final = 1
-"""A part of the log is missing or cannot be read."""
+_EXIT_INCOMPLETE: Final = 1  # a part of the log is missing or cannot be read
 _EXIT_UNWRITABLE: Final = 2
 _EXIT_USAGE: Final = 2
 

@@ -12,8 +12,6 @@ from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.log_reader import streams
 from framegate.proxy.tap.record import KIND_FRAMES, KIND_RULES
 
-__all__ = ["Lines", "RawBodies", "cursors_of", "filter_of", "show"]
-
 _CHUNK: Final = 1 << 16
 
 
@@ -72,7 +70,6 @@ class Lines:
         self._rules = ""  # written before the next record
 
     def frame(self, frame: Frame) -> None:
-        """Write a frame."""
         self.note(frame_line(frame, self._payload))
 
     def rules(self, line: str) -> None:

@@ -33,26 +33,18 @@ from framegate.proxy.tap.log_reader import (
 )
 from framegate.proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, FormatError
 
-__all__ = ["Cursor", "matching", "merged", "start_offset"]
-
 _SCAN: Final = 1 << 20
 _MAGIC: Final = b"FGB"
 _DELETED: Final = "its segment was deleted"
 
 
 class Cursor:
-    """Reads one stream; may be called again to read what was appended.
-
-    Attributes:
-        stream: the folder's name.
-        offset: where the next block begins.
-        tail: bytes after ``offset`` in an open segment that are not a complete block: it is being written, or its processor died.
-    """
+    """Reads one stream; may be called again to read what was appended."""
 
     def __init__(self, root: str, stream: str, offset: int) -> None:
-        self.stream = stream
-        self.offset = offset
-        self.tail = 0
+        self.stream = stream  # the folder's name
+        self.offset = offset  # where the next block begins
+        self.tail = 0  # bytes after ``offset`` in an open segment that are not a complete block: it is being written, or its processor died
         self._root = root
         self._joiner = Joiner()
         self._gone = False
@@ -60,9 +52,8 @@ class Cursor:
         self._reported: set[tuple[int, int | None]] = set()
 
     def rows(self, wanted: Wanted, limit: int | None = None) -> Generator[Timed, None, None]:
-        """The wanted records from ``offset`` to the end of the stream or ``limit``.
-
-        A row without an item and with the block's first time comes before each block, so that the merge reads the block only when it is due.
+        """The wanted records from ``offset`` to the end of the stream or ``limit``. A row without an item and with the block's first time comes
+        before each block, so that the merge reads the block only when it is due.
         """
         last_ns = 0
         for ref in self.blocks(limit):
@@ -160,9 +151,8 @@ class Cursor:
         return stream_record.deleted_to >= (available or stream_record.end or self.offset + 1)
 
     def read(self, ref: BlockRef) -> LogBlock | Trouble | None:
-        """Read a block of ``blocks``, with frames joined; None when its segment was deleted, which ``blocks`` reports.
-
-        A block that its writer has truncated and is writing again is read later.
+        """Read a block of ``blocks``, with frames joined; None when its segment was deleted, which ``blocks`` reports. A block that its writer has
+        truncated and is writing again is read later.
         """
         try:
             try:

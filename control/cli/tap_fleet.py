@@ -19,12 +19,8 @@ from framegate.proxy.tap.log_reader import streams
 from framegate.proxy.tap.shipper import CONSUMER, Shipper
 from framegate.proxy.tap.store import store_at
 
-__all__ = ["Fleet", "fleet_exit_code", "list_nodes", "node_names", "print_fleet", "print_nodes", "ship", "verify_fleet"]
-
-_AT_ONCE: Final = 16
-"""Nodes that are read at a time."""
-_WAITING: Final = 3
-"""Names of nodes in a row of a minute."""
+_AT_ONCE: Final = 16  # Nodes that are read at a time
+_WAITING: Final = 3  # names of nodes in a row of a minute
 
 
 class Fleet(NamedTuple):

@@ -27,28 +27,19 @@ from framegate.control.cli.tap_records import (
 from framegate.proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
 from framegate.proxy.tap.record import KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
 
-__all__ = ["Follower", "Sink"]
-
 POLL_MS: Final = 40
-MAX_BEHIND: Final = 16 << 20
-"""Most bytes that one poll reads, all streams together."""
-MAX_WAITING: Final = 1 << 20
-"""Most bytes of lines in the queue."""
+MAX_BEHIND: Final = 16 << 20  # most bytes that one poll reads, all streams together
+MAX_WAITING: Final = 1 << 20  # most bytes of lines in the queue
 _LISTINGS: Final = 50
 """Listings after a folder changed: the clock of a file system is coarse, and a second change within one tick does not change mtime."""
 
 
 class Sink:
-    """Writes lines to a descriptor on its own thread, which a stopped terminal may block forever.
-
-    Attributes:
-        gone: the reader has closed the output, or it cannot be written.
-        trouble: why the output cannot be written; otherwise empty.
-    """
+    """Writes lines to a descriptor on its own thread, which a stopped terminal may block forever."""
 
     def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
-        self.gone = threading.Event()
-        self.trouble = ""
+        self.gone = threading.Event()  # the reader has closed the output, or it cannot be written
+        self.trouble = ""  # why the output cannot be written; otherwise empty
         self._descriptor = descriptor
         self._encoding = encoding
         self._lines: deque[bytes] = deque()
@@ -161,13 +152,10 @@ class Follower:
         """Start at the end of all streams, or at the first record since a time.
 
         Args:
-            root: the tap's directory.
-            wanted: selects records.
             patterns: shell patterns of streams; empty: all.
             since_ns: wall clock; None: from now on.
             payload: body bytes to show.
             limit: number of frames after which ``run`` returns; None: no limit.
-            sink: gets the lines.
             descriptor: the output of the sink, polled to see whether its reader has closed it.
         """
         self._root = root

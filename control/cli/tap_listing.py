@@ -24,37 +24,27 @@ from framegate.proxy.tap.log_reader import (
 )
 from framegate.proxy.tap.record import CONSUMERS_FOLDER, KIND_GAP, REASON_SAMPLED, SEAL_FINAL, certainty
 
-__all__ = ["ConsumerState", "SegmentState", "consumer_states", "list_segments", "print_consumers", "print_segments", "print_streams"]
-
 
 @dataclasses.dataclass(slots=True)
 class SegmentState:
-    """One segment, or the sums of several.
+    """One segment, or the sums of several."""
 
-    Attributes:
-        stream: the folder's name.
-        base: offset of the (first) segment; ``end``: the offset after the last complete block.
-        size: of the files, bytes.
-        state: ``open``, ``sealed``, ``final`` (the stream ends here, accounted for), ``damaged``.
-        fault: why the segment is damaged.
-        segments, blocks: their number.
-        first_ns, last_ns: capture time, wall clock; None without blocks.
-        requests, responses: frames stored.
-        lost, at_most: frames that gaps count exactly, or as an upper bound. sampled: frames left out by a rule. unknown: gaps without a count.
-    """
-
-    stream: str
-    base: int
+    stream: str  # the folder's name
+    base: int  # offset of the (first) segment; ``end``: the offset after the last complete block
     end: int
-    size: int
-    state: str
-    fault: str = ""
+    size: int  # of the files, bytes
+    state: str  # ``open``, ``sealed``, ``final`` (the stream ends here, accounted for), ``damaged``
+    fault: str = ""  # why the segment is damaged
+    # segments, blocks: their number
     segments: int = 1
     blocks: int = 0
+    # first_ns, last_ns: capture time, wall clock; None without blocks
     first_ns: int | None = None
     last_ns: int | None = None
+    # requests, responses: frames stored
     requests: int = 0
     responses: int = 0
+    # lost, at_most: frames that gaps count exactly, or as an upper bound. sampled: frames left out by a rule. unknown: gaps without a count.
     lost: int = 0
     at_most: int = 0
     unknown: int = 0
@@ -119,11 +109,7 @@ def _states(listed: list[Segment]) -> Iterator[SegmentState]:
 
 
 def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
-    """Count the blocks of a segment, and check its end.
-
-    Raises:
-        OffsetVanishedError: the segment was deleted.
-    """
+    """Count the blocks of a segment, and check its end. Raises OffsetVanishedError: the segment was deleted."""
     seal = None
     try:
         seal = segment_seal(segment)
@@ -144,23 +130,14 @@ def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """One registered consumer.
+    """One registered consumer."""
 
-    Attributes:
-        name: its name.
-        owner: the process that registered it; empty when not known.
-        working: whether a process reads under the name now; None when that cannot be found out here.
-        behind: bytes not read yet, by stream.
-        updated_ns: the time of its last offset, wall clock.
-        fault: why its file is invalid; retention then keeps everything for it.
-    """
-
-    name: str
-    owner: str
-    working: bool | None
-    behind: dict[str, int]
-    updated_ns: int
-    fault: str = ""
+    name: str  # its name
+    owner: str  # the process that registered it; empty when not known
+    working: bool | None  # whether a process reads under the name now; None when that cannot be found out here
+    behind: dict[str, int]  # bytes not read yet, by stream
+    updated_ns: int  # the time of its last offset, wall clock
+    fault: str = ""  # why its file is invalid; retention then keeps everything for it
 
 
 def consumer_states(root: str) -> list[ConsumerState]:

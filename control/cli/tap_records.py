@@ -19,43 +19,18 @@ from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
 from framegate.proxy.tap.log_block import LogBlock
 
-__all__ = [
-    "Entry",
-    "Frame",
-    "Request",
-    "Timed",
-    "Trouble",
-    "Wanted",
-    "api_text",
-    "entry_line",
-    "frame_line",
-    "frames_of",
-    "is_whole",
-    "moment_text",
-    "not_shown_line",
-    "trouble_line",
-]
-
 _SECOND: Final = 1_000_000_000
 _PRINTABLE: Final = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in range(256))
-_CLIENT_BYTES: Final = 512
-"""Body bytes that are searched for the client's name; longer names are cut."""
+_CLIENT_BYTES: Final = 512  # Body bytes that are searched for the client's name; longer names are cut
 
 
 class Request(NamedTuple):
-    """The header of a Kafka request, or the request that a response belongs to.
+    """The header of a Kafka request, or the request that a response belongs to."""
 
-    Attributes:
-        api: the API's key.
-        version: of the API.
-        correlation: correlation id; None when it is not in the log.
-        client: client.id; None when there is none, or for a response.
-    """
-
-    api: int
-    version: int
-    correlation: int | None
-    client: str | None
+    api: int  # the API's key
+    version: int  # of the API
+    correlation: int | None  # correlation id; None when it is not in the log
+    client: str | None  # client.id; None when there is none, or for a response
 
 
 class Frame(NamedTuple):
@@ -100,29 +75,20 @@ class Timed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A filter for records. Empty fields and None select all; a record must match every field.
+    """A filter for records. Empty fields and None select all; a record must match every field."""
 
-    Attributes:
-        since_ns, until_ns: capture time, from and before.
-        connections: ids.
-        listeners: names.
-        direction: of ``DIRECTIONS``.
-        apis: keys.
-        client: shell pattern of a Kafka client.id; only requests have one.
-        min_size, max_size: of the body on the wire, bytes.
-        totals: whether rows of totals are wanted, too.
-    """
-
+    # since_ns, until_ns: capture time, from and before
     since_ns: int | None = None
     until_ns: int | None = None
-    connections: frozenset[int] = frozenset()
-    listeners: frozenset[str] = frozenset()
-    direction: str | None = None
-    apis: frozenset[int] = frozenset()
-    client: str | None = None
+    connections: frozenset[int] = frozenset()  # ids
+    listeners: frozenset[str] = frozenset()  # names
+    direction: str | None = None  # of ``DIRECTIONS``
+    apis: frozenset[int] = frozenset()  # keys
+    client: str | None = None  # shell pattern of a Kafka client.id; only requests have one
+    # min_size, max_size: of the body on the wire, bytes
     min_size: int = 0
     max_size: int | None = None
-    totals: bool = False
+    totals: bool = False  # whether rows of totals are wanted, too
 
     def block(self, header: BlockHeader) -> bool:
         """Whether a block may have wanted records, by the times in its header. These are not reliable when the clock was set back, and a gap may be
@@ -151,7 +117,6 @@ class Wanted:
         return not self.connections or row.kind == record.KIND_TOTALS or row.connection < 0 or row.connection in self.connections
 
     def frame(self, size: int, request: Request | None) -> bool:
-        """Whether a frame of a wanted chunk is wanted."""
         if size < self.min_size or (self.max_size is not None and size > self.max_size):
             return False
         if self.apis and (request is None or request.api not in self.apis):
@@ -311,12 +276,8 @@ def trouble_line(trouble: Trouble) -> str:
 
 
 def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:
-    """The line about frames that a slow reader left out.
-
-    Args:
-        frames: the number of frames left out.
-        lost: the number of lost frames in the gap rows left out.
-        bound: the frames were not checked against the filter, so ``frames`` is an upper bound.
+    """The line about frames that a slow reader left out. ``lost``: the number of lost frames in the gap rows left out. ``bound``: the frames were not
+    checked against the filter, so ``frames`` is an upper bound.
     """
     besides = f", and gaps with {lost:,} lost" if lost else ""
     return f"-- {'at most ' if bound else ''}{counted(frames, 'frame')} not shown{besides}"

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from framegate.proxy.tap.acceptance import Accepted
     from framegate.proxy.tap.completeness import Verdict, WindowRow
 
-__all__ = ["EXIT_LOST", "MANY_ROWS", "Progress", "accepted_of", "check", "exit_code", "print_rows", "print_verdict", "verdict_rows"]
-
-EXIT_LOST: Final = 6
-"""Frames are lost, and the log says exactly how many, and why."""
+EXIT_LOST: Final = 6  # Frames are lost, and the log says exactly how many, and why
 
 MANY_ROWS: Final = 50
 _EVERY_S: Final = 0.25

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from framegate.control.v1 import tap_service_pb2 as pb2
 
-__all__ = ["taps"]
-
 _COMPLETION_TIMEOUT_S = 1.0
 _LISTENERS, _TAPS = Service("listener"), Service("tap")
 _ENUMS: Final = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}

@@ -40,49 +40,33 @@ from framegate.proxy.cells.metrics import (
 )
 from framegate.proxy.cells.standard_metrics import PROCESS
 
-__all__ = ["ALERTS", "Alert", "Problem", "Severity"]
-
 Severity = Literal["critical", "warning", "info"]
 _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem.
+    """One problem."""
 
-    Attributes:
-        words: what is wrong.
-        condition: where it is true there is the problem; its labels say where, its value how much.
-        measure: the unit of that value; with ``%`` at its beginning the value is a share, and is shown as a percentage, at most 100.
-        command: where to look first; ``{framegate.cause}`` is the value of that label.
-    """
-
-    words: str
-    condition: Condition
-    measure: str
-    command: str
+    words: str  # what is wrong
+    condition: Condition  # where it is true there is the problem; its labels say where, its value how much
+    measure: str  # the unit of that value; with ``%`` at its beginning the value is a share, and is shown as a percentage, at most 100
+    command: str  # where to look first; ``{framegate.cause}`` is the value of that label
 
     @property
     def is_share(self) -> bool:
-        """Whether its value is a share."""
         return self.measure.startswith("%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Problems with one remedy, which is a section of the runbook.
+    """Problems with one remedy, which is a section of the runbook."""
 
-    Attributes:
-        name: of the alert, and of the section.
-        hold: how long it must be true before the alert fires, a duration of Prometheus.
-        windows: the ranges of rates; it must be true in each of them.
-    """
-
-    name: str
+    name: str  # of the alert, and of the section
     severity: Severity
     problems: tuple[Problem, ...]
-    hold: str = "5m"
-    windows: tuple[str, ...] = ("5m",)
+    hold: str = "5m"  # how long it must be true before the alert fires, a duration of Prometheus
+    windows: tuple[str, ...] = ("5m",)  # the ranges of rates; it must be true in each of them
 
 
 def _problem(words: str, condition: Condition, measure: str, command: str) -> Problem:
@@ -459,5 +443,4 @@ ALERTS: Final = (
             ),
         ),
     ),
-)
-"""The most severe first."""
+)  # the most severe first

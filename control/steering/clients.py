@@ -46,8 +46,7 @@ METERS: Final[Mapping[ClientMeasure, str]] = {
 }  # the metric of each measure
 _LEAST_USED: Final[Mapping[ClientMeasure, float]] = {"bytes": 100_000.0, "frames": 100.0}
 """Per second: a client that uses less is not said to use most, whatever its share."""
-_MANY_CLIENTS: Final = 10
-"""So many are at a listener where one may harm the others. Connections do not count: an application has a pool of them."""
+_MANY_CLIENTS: Final = 10  # So many are at a listener where one may harm the others. Connections do not count: an application has a pool of them.
 _LEAST: Final = 0.1  # a user, an address, or the rest has an entry of its own if it has more than this share of a listener's failed logins
 
 

@@ -27,41 +27,15 @@ from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import METRICS
 from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
 
-__all__ = [
-    "LATELY_S",
-    "WINDOW_S",
-    "Condition",
-    "History",
-    "Over",
-    "Pair",
-    "Series",
-    "Summed",
-    "days_left",
-    "grown",
-    "largest",
-    "lately",
-    "longest",
-    "rate",
-    "slope",
-    "smallest",
-    "steady",
-    "summed",
-    "total",
-]
-
-Vector = dict[tuple[str, ...], float]
-"""Values by the values of the labels."""
-Values = Mapping[str, Mapping[Attributes, float | HistogramValue]]
-"""Every value of a moment, by metric and attributes."""
+Vector = dict[tuple[str, ...], float]  # values by the values of the labels
+Values = Mapping[str, Mapping[Attributes, float | HistogramValue]]  # every value of a moment, by metric and attributes
 How = Literal["sum", "max", "min"]
 Function = Literal["now", "rate", "grown", "slope", "longest", "steady", "days_left"]
 
 WINDOW_S: Final = 60
-LATELY_S: Final = 600
-"""The window of rare events."""
+LATELY_S: Final = 600  # the window of rare events
 STEP_S: Final = 10
-STEADY_S: Final = 4
-"""A gauge is steady if it was so now, and at the last moment that is as long ago."""
+STEADY_S: Final = 4  # a gauge is steady if it was so now, and at the last moment that is as long ago
 LONG_S: Final = 86_400
 LONG_STEP_S: Final = 300
 _JOIN: Final[dict[str, Callable[[float, float], float]]] = {"sum": operator.add, "max": max, "min": min}
@@ -76,36 +50,26 @@ def _tests(where: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Callable[[str
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric, summed up.
+    """A metric, summed up."""
 
-    Attributes:
-        metric: its name.
-        by: the attributes that are kept.
-        where: patterns of attributes, each for the whole value; with ``!`` before the attribute's name for what must not match.
-        how: of a gauge ``max`` or ``min``; a histogram's observations are counted.
-        above: of a histogram: only observations above this bound.
-    """
-
-    metric: str
-    by: tuple[str, ...]
+    metric: str  # its name
+    by: tuple[str, ...]  # the attributes that are kept
+    # patterns of attributes, each for the whole value; with ``!`` before the attribute's name for what must not match
     where: tuple[tuple[str, str], ...]
-    how: How = "sum"
-    above: float = 0.0
+    how: How = "sum"  # of a gauge ``max`` or ``min``; a histogram's observations are counted
+    above: float = 0.0  # of a histogram: only observations above this bound
 
     @property
     def declared(self) -> Metric:
-        """The metric."""
         return _BY_NAME[self.metric]
 
     def matches(self, attributes: Attributes) -> bool:
-        """Whether a series of the metric is one of these."""
         return self._is_one(dict(attributes))
 
     def _is_one(self, at: Mapping[str, str]) -> bool:
         return all((matches(at.get(key, "")) is not None) is wanted for key, matches, wanted in _tests(self.where))
 
     def read(self, values: Values) -> Vector:
-        """Its values at a moment."""
         found: Vector = {}
         join = _JOIN[self.how]
         for attributes, value in values.get(self.metric, {}).items():
@@ -302,13 +266,11 @@ class Summed(Condition):
 class History:
     """The last samples of some series: of a minute all, of ten minutes those with rare events, and of a day one in five minutes, of those that are
     compared with the past.
-
-    Attributes:
-        judged: functions of series, by identity, with what they are now: many conditions have the same ones.
     """
 
     def __init__(self, parts: Iterable[Over]) -> None:
         parts = tuple(parts)
+        # functions of series, by identity, with what they are now: many conditions have the same ones
         self.judged: dict[int, tuple[Over, Vector]] = {}
         self._series = tuple(dict.fromkeys(part.series for part in parts))
         self._compared = {part.series for part in parts if part.ago_s}
@@ -318,7 +280,6 @@ class History:
         self._past: deque[tuple[float, dict[Series, Vector]]] = deque(maxlen=LONG_S // LONG_STEP_S + 2)
 
     def sample(self, values: Values) -> dict[Series, Vector]:
-        """The values of these series. Any thread."""
         return {series: series.read(values) for series in self._series}
 
     def add(self, now_s: float, sample: dict[Series, Vector]) -> None:

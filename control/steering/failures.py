@@ -40,11 +40,9 @@ from framegate.proxy.cells.metrics import (
 
 ENDPOINT: Final = (UPSTREAM, SERVER_ADDRESS, SERVER_PORT, BROKER)
 HOUR_S, DAY_S = 3_600, 86_400
-LEAST: Final = 0.05
-"""Bad events per second that are worth a ticket, if they are also 1 % of all."""
+LEAST: Final = 0.05  # Bad events per second that are worth a ticket, if they are also 1 % of all
 ADDRESSES: Final = total("upstream.endpoint.count", UPSTREAM)
-UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)
-"""Also while no processor runs, which would count addresses."""
+UNREADY: Final = total("ready", where={PROBE: "readiness"}).equals(0.0)  # also while no processor runs, which would count addresses
 
 
 def _answers(*by: str) -> Condition:
@@ -55,8 +53,7 @@ def _answers(*by: str) -> Condition:
 
 ACCEPTED: Final = rate("connection.accepted", LISTENER)
 OF_LISTENERS: Final = largest("listener.upstream", LISTENER, UPSTREAM)
-_HAS_CLIENTS: Final = OF_LISTENERS & (ACCEPTED > 0.0)
-"""Upstreams that clients want: one that is only checked, such as a standby, may be down."""
+_HAS_CLIENTS: Final = OF_LISTENERS & (ACCEPTED > 0.0)  # Upstreams that clients want: one that is only checked, such as a standby, may be down
 LEFT_OUT: Final = (total("upstream.endpoint.down", *ENDPOINT) > 0.0).unless(_answers(*ENDPOINT))
 DOWN: Final = summed(LEFT_OUT, UPSTREAM)
 GONE: Final = (DOWN >= ADDRESSES) & _HAS_CLIENTS
@@ -73,10 +70,8 @@ ASKED: Final = total("upstream.answer.asked", *ENDPOINT)
 RECENT: Final = total("upstream.answer.recent", *ENDPOINT)
 """Answers of the last 20 to 30 s. (A rate would have those from before the trouble until its window has passed.)"""
 OPEN, WAITING = total("upstream.request.open", *ENDPOINT), total("upstream.answer.waiting", *ENDPOINT)
-ENOUGH_S: Final = 20.0
-"""Clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older."""
-LONG_S: Final = 40.0
-"""In other protocols a request may wait for news, for 30 s as a rule, for 60 s sometimes."""
+ENOUGH_S: Final = 20.0  # Clients of Kafka give up after 30 s as a rule, so the oldest request seldom becomes older
+LONG_S: Final = 40.0  # in other protocols a request may wait for news, for 30 s as a rule, for 60 s sometimes
 TOO_LONG_S: Final = 70.0
 MEAN_WAIT: Final = total("upstream.answer.time", *ENDPOINT) / ANSWERED
 WAITS: Final = (longest("upstream.answer.age", *ENDPOINT) > LONG_S) & (largest("upstream.answer.age", *ENDPOINT) > 1.0)
@@ -179,8 +174,7 @@ def ends(days: float, share: float, pattern: str) -> Condition:
 
 
 ENDS_NOW, ENDS_SOON = ends(3.0, 0.1, f"!{CERTIFICATE}"), ends(14.0, 0.2, f"!{CERTIFICATE}")
-LIST_ENDS: Final = ends(1.0, 0.1, CERTIFICATE)
-"""Revocation lists are usually made every few days."""
+LIST_ENDS: Final = ends(1.0, 0.1, CERTIFICATE)  # Revocation lists are usually made every few days
 
 
 def muted_by(cause: str) -> Condition:

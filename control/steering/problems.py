@@ -15,13 +15,10 @@ from framegate.proxy.cells.metrics import SERVER_ADDRESS, SERVER_PORT
 __all__ = ["FINE", "LIMIT_S", "STEP_S", "Found", "Watch"]
 
 FINE: Final = "Everything is fine"
-LIMIT_S: Final = 20.0
-"""A sample that takes longer is a fault of the control process."""
-MOST_PLACES: Final = 8
-"""A problem at more places is told once."""
+LIMIT_S: Final = 20.0  # a sample that takes longer is a fault of the control process
+MOST_PLACES: Final = 8  # a problem at more places is told once
 _SECONDS: Final = {"s": 1, "min": 60, "hours": 3_600, "days": 86_400}
-FRESH_S: Final = 2.0
-"""A sample that is younger is not taken anew for the one who asks."""
+FRESH_S: Final = 2.0  # a sample that is younger is not taken anew for the one who asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,6 @@ class Watch:
         self._read = read
 
     async def look(self) -> None:
-        """Take a sample."""
         if self._read is not None:
             read, self._looked_s = self._read, time.monotonic()
             sample = await asyncio.to_thread(lambda: self._history.sample(values_of(read())))  # up to 0.1 s, with many listeners and processors

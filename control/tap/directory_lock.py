@@ -16,25 +16,18 @@ from typing import Final
 from framegate.control.errors import StartError
 from framegate.proxy.tap.record import FOLDER_MODE, LOCK_NAME, WRITERS_NAME
 
-__all__ = ["DirectoryLock"]
-
 ATTEMPTS: Final = 5
 ATTEMPT_S: Final = 0.02
-FLOCK: Final = struct.Struct("hhqqi4x")
-"""``struct flock``: type, whence, start, length (0: to the end), pid (0: the lock is of the open file)."""
+FLOCK: Final = struct.Struct("hhqqi4x")  # ``struct flock``: type, whence, start, length (0: to the end), pid (0: the lock is of the open file)
 
 
 class DirectoryLock:
     """Holds a directory of the tap until ``release``. Creates the directory for its owner and the readers of its group; the lock's file stays.
 
     Attributes:
-        last_ns: the last heartbeat before this holder, wall clock.
-        noted: the number noted last (``heartbeat``), by this holder or one before; 0: none.
         writers: the descriptor for this holder's processors to inherit.
-        unguarded: why the file system does not tell whether an earlier holder's processors live, in words; empty when it does.
 
-    Raises:
-        StartError: another instance holds it, or it cannot be used.
+    Raises StartError: another instance holds it, or it cannot be used.
     """
 
     def __init__(self, directory: str, what: str) -> None:
@@ -54,9 +47,10 @@ class DirectoryLock:
         except OSError as error:
             text = f"the {what} {path} cannot be used: {error.strerror or error}"
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=directory) from error
-        self.unguarded = self._guard()
-        self.last_ns = os.fstat(self._descriptor).st_mtime_ns
+        self.unguarded = self._guard()  # why the file system does not tell whether an earlier holder's processors live, in words; empty when it does
+        self.last_ns = os.fstat(self._descriptor).st_mtime_ns  # the last heartbeat before this holder, wall clock
         lines = os.pread(self._descriptor, 64, 0).split()
+        # the number noted last (``heartbeat``), by this holder or one before; 0: none
         self.noted = int(lines[1]) if len(lines) == 2 and lines[1].isdigit() else 0
         self._write()
 
@@ -78,10 +72,8 @@ class DirectoryLock:
         return ""
 
     def others_write(self) -> bool:
-        """Whether a processor of an earlier holder lives; it may still write. False where that is not known (``unguarded``).
-
-        Raises:
-            OSError: the file system does not answer.
+        """Whether a processor of an earlier holder lives; it may still write. False where that is not known (``unguarded``). Raises OSError: the file
+        system does not answer.
         """
         if self.unguarded:
             return False

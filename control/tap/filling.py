@@ -3,20 +3,13 @@
 from collections import deque
 from typing import Final
 
-__all__ = ["Filling"]
-
 EACH_S: Final = 10.0
 SPAN_S: Final = 600.0
-LEAST_S: Final = 60.0
-"""Before that nothing is said."""
+LEAST_S: Final = 60.0  # before that nothing is said
 
 
 class Filling:
-    """Watches the free bytes of a disk, and the bytes of a log on it that stops growing at its budget.
-
-    Args:
-        budget: of the log.
-    """
+    """Watches the free bytes of a disk, and the bytes of a log on it that stops growing at its budget. ``budget``: of the log."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget

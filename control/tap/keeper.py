@@ -39,12 +39,9 @@ from framegate.proxy.tap.retention import Retention
 from framegate.proxy.tap.shipper import CONSUMER
 from framegate.proxy.tap.sums import segment_times
 
-__all__ = ["ProcessorExit", "TapKeeper", "tapped_pairs"]
-
 SWEEP_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
-LAST_TRIES_S: Final = 4.0
-"""How long settlements are tried again at the end."""
+LAST_TRIES_S: Final = 4.0  # how long settlements are tried again at the end
 LAST_PAUSE_S: Final = 0.05
 BORN_TIMEOUT_S: Final = 0.5
 OUTLIVED_NS: Final = 7_000_000_000
@@ -85,15 +82,13 @@ class TapKeeper:
     """Holds the tap's directory from ``__init__`` to ``stop``.
 
     Args:
-        config: with a tap.
         meters: gets the gauges ``tap.disk.…``, ``tap.usage``, ``tap.limit``, ``tap.consumer.unreadable``, ``tap.lag`` and ``tap.lag.time``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
         task_monitor: gets unexpected exceptions; each costs one job, never the thread. Liveness does not depend on this thread: a disk that hangs is
             no reason to end a proxy that carries traffic.
         on_segment: is called in that thread for segments that begin and end (``SegmentWatch``); None: nothing is watched.
 
-    Raises:
-        StartError: another instance holds the directory, or it cannot be used.
+    Raises StartError: another instance holds the directory, or it cannot be used.
     """
 
     def __init__(

@@ -10,14 +10,10 @@ from typing import Final
 from framegate.proxy.tap.record import REASON_DISK_FULL
 from framegate.proxy.tap.segment import reason_of
 
-__all__ = ["RESERVE_NAME", "Reserve", "is_full"]
-
 RESERVE_NAME: Final = "_reserve"
 RESERVE_BYTES: Final = 1 << 20
-PIECE_BYTES: Final = 64 * 1024
-"""Released at once: a settlement and its lines in the ledger are a few KiB, and other writers take free room quickly."""
-SPARE: Final = 2
-"""The reserve is taken when this multiple of its size is free."""
+PIECE_BYTES: Final = 64 * 1024  # Released at once: a settlement and its lines in the ledger are a few KiB, and other writers take free room quickly
+SPARE: Final = 2  # the reserve is taken when this multiple of its size is free
 
 
 def is_full(error: OSError) -> bool:
@@ -26,23 +22,17 @@ def is_full(error: OSError) -> bool:
 
 
 class Reserve:
-    """One file, allocated and empty. Not thread safe; blocks on the file system.
-
-    Attributes:
-        size: bytes that it holds now.
-    """
+    """One file, allocated and empty. Not thread safe; blocks on the file system."""
 
     def __init__(self, directory: str) -> None:
         """Nothing is touched before ``take``."""
         self._directory = directory
         self._path = os.path.join(directory, RESERVE_NAME)
-        self.size = 0
+        self.size = 0  # bytes that it holds now
 
     def take(self) -> None:
-        """Allocate all of it; on failure keep what was held before.
-
-        Raises:
-            OSError: it cannot be allocated now; ENOSPC when there is too little room.
+        """Allocate all of it; on failure keep what was held before. Raises OSError: it cannot be allocated now; ENOSPC when there is too
+        little room.
         """
         if self.size == RESERVE_BYTES:
             return
@@ -63,16 +53,8 @@ class Reserve:
             os.close(fd)
 
     def give(self, *, all_of_it: bool) -> bool:
-        """Release a piece.
-
-        Args:
-            all_of_it: otherwise half of the reserve is kept, for the end.
-
-        Returns:
-            Whether there was one.
-
-        Raises:
-            OSError: it could not be released.
+        """Release a piece. ``all_of_it``: otherwise half of the reserve is kept, for the end. Returns: Whether there was one. Raises OSError: it
+        could not be released.
         """
         left = self.size - PIECE_BYTES
         if left < (0 if all_of_it else RESERVE_BYTES // 2):

@@ -7,20 +7,14 @@ from framegate.proxy.tap.headers import Seal, decode_segment_header
 from framegate.proxy.tap.log_reader import LogError, Segment, open_segment, segment_seal
 from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, FormatError
 
-__all__ = ["SegmentTold", "SegmentWatch"]
-
 SegmentTold = Callable[[Segment, int, Seal | None], None]
 """Called for a segment that began, or with its seal when it ended; with its creation time, wall clock in ns. Must not block."""
 
 
 class SegmentWatch:
-    """Compares listings. One thread.
-
-    Segments sealed before the first listing are not reported; the earlier keeper has done that. Segments open then are reported once they are sealed.
-
-    Args:
-        told: gets each segment when it is first listed, and when it is listed as sealed; both, in that order, when that happens between two listings.
-        failed: gets the reason why a segment cannot be read; it is not read again before it is sealed.
+    """Compares listings. One thread. Segments sealed before the first listing are not reported; the earlier keeper has done that. Segments open then
+    are reported once they are sealed. ``told``: gets each segment when it is first listed, and when it is listed as sealed; both, in that order, when
+    that happens between two listings. ``failed``: gets the reason why a segment cannot be read; it is not read again before it is sealed.
     """
 
     def __init__(self, told: SegmentTold, failed: Callable[[str], None]) -> None:

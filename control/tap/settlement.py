@@ -20,31 +20,21 @@ from framegate.proxy.tap.recovery import ends_finally
 from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
 from framegate.proxy.tap.sums import StreamSums, sum_stream
 
-__all__ = ["Case", "Settlement"]
-
 _LOST_AT_THE_END: Final = (record.REASON_CLOSED, record.REASON_DISK_ERROR, record.REASON_DISK_FULL)
 
 
 @dataclasses.dataclass(slots=True)
 class Case:
-    """A stream that has no writer any more.
+    """A stream that has no writer any more."""
 
-    Attributes:
-        stream: its name.
-        born_ns, ended_ns: when its processor lived, wall clock.
-        tapped: the pairs that rules could match.
-        life: the counts in its cells; None: not known.
-        entries: the rows to write, once evaluated.
-        noted: the ledger says that it has ended and is not settled.
-    """
-
-    stream: str
+    stream: str  # its name
+    # born_ns, ended_ns: when its processor lived, wall clock
     born_ns: int
     ended_ns: int
-    tapped: list[Pair]
-    life: ProcessorTotals | None
-    entries: list[Entry] | None = None
-    noted: bool = False
+    tapped: list[Pair]  # the pairs that rules could match
+    life: ProcessorTotals | None  # the counts in its cells; None: not known
+    entries: list[Entry] | None = None  # the rows to write, once evaluated
+    noted: bool = False  # the ledger says that it has ended and is not settled
 
     @property
     def bounds(self) -> dict[Pair, int | None]:
@@ -63,14 +53,7 @@ class Case:
 
 
 class Settlement:
-    """The open cases of one tap directory. For one thread; blocks on the file system.
-
-    Args:
-        directory: of the tap, whose lock is held.
-        ledger: of the directory.
-        reserve: is released when the disk is full.
-        log: gets a row for each gap that was written.
-    """
+    """The open cases of one tap directory. For one thread; blocks on the file system."""
 
     def __init__(self, directory: str, ledger: LedgerWriter, reserve: Reserve, log: RowLog) -> None:
         self._directory = directory
@@ -89,18 +72,8 @@ class Settlement:
         self.cases[case.stream] = case
 
     def work(self, case: Case, now_ns: int, *, last: bool = False) -> str:
-        """Try to close a case.
-
-        Args:
-            case: one of ``cases``.
-            now_ns: wall clock.
-            last: all of the reserve may be used.
-
-        Returns:
-            What could not be read of its stream, in words.
-
-        Raises:
-            OSError, LogError: it is not closed; to be tried again.
+        """Try to close a case. ``case``: one of ``cases``. ``last``: all of the reserve may be used. Returns: What could not be read of its stream,
+        in words. Raises OSError, LogError: it is not closed; to be tried again.
         """
         trouble = self._missing_entries(case) if case.entries is None else ""
         while True:

@@ -21,47 +21,26 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ShipConfig
 from framegate.proxy.tap.shipping import LAST_S, MESSAGE_BYTES
 
-__all__ = ["Progress", "ShippingProcess"]
-
 TELL_S: Final = 1.0
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
-STEADY_S: Final = 60.0
-"""A process that has lived so long is started again after ``FIRST_DELAY_S``."""
+STEADY_S: Final = 60.0  # a process that has lived so long is started again after ``FIRST_DELAY_S``
 STOP_S: Final = LAST_S + 1.0
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.tap.shipping")
-_ALSO: Final = "FRAMEGATE_SHIP_ENV"
-"""The variable that names further variables to pass on."""
+_ALSO: Final = "FRAMEGATE_SHIP_ENV"  # the variable that names further variables to pass on
 _PASSED: Final = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "IDENTITY_", "MSI_")
 
 
 class Progress(NamedTuple):
-    """A stream that a processor writes.
+    """A stream that a processor writes."""
 
-    Attributes:
-        stream: its name.
-        idle: all frames that it has seen are on disk.
-        errors: writes that have failed.
-    """
-
-    stream: str
-    idle: bool
-    errors: int
+    stream: str  # its name
+    idle: bool  # all frames that it has seen are on disk
+    errors: int  # writes that have failed
 
 
 class ShippingProcess:
-    """Event loop only, except ``stop``'s wait.
-
-    Args:
-        directory: of the tap.
-        node: whose folder is used.
-        ship: the configuration.
-        progress: the streams that processors write now.
-        reaper: waits for children.
-        log: gets ``tap_shipping``, ``tap_ship_failed`` and ``tap_ship_died``.
-        task_monitor: gets unexpected exceptions.
-        command: of the process.
-    """
+    """Event loop only, except ``stop``'s wait. ``log``: gets ``tap_shipping``, ``tap_ship_failed`` and ``tap_ship_died``."""
 
     def __init__(
         self,

@@ -10,14 +10,11 @@ from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS, WORKER
 from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
-__all__ = ["EXPORTED", "document", "label_name", "prometheus_name"]
-
 _UNITS: Final = {"By": "bytes", "s": "seconds", "By/s": "bytes_per_second", "/s": "per_second"}
 _ANNOTATION: Final = re.compile(r"\{[^}]*\}")
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
-EXPORTED: Final = (*METRICS, CALLS, *PROCESS_METRICS)
-"""Every metric of framegate itself, in the order of the table."""
+EXPORTED: Final = (*METRICS, CALLS, *PROCESS_METRICS)  # every metric of framegate itself, in the order of the table
 _ALL: Final = (*EXPORTED, *PIPELINE_METRICS)
 _SOURCES: Final = {"processor": "processors", "control": "control", "pipeline": "the Spark job, over OTLP"}
 _FEW: Final = 6
@@ -89,7 +86,6 @@ SDK reads all other variables, and logs those that it cannot use.
 
 def prometheus_name(name: str, unit: str, *, monotonic: bool = False) -> str:
     """The name of a metric in Prometheus, as collectors translate it: dots become underscores, the unit a suffix, a counter ends in ``_total``.
-
     ``framegate.io`` in ``By`` is ``framegate_io_bytes_total``. Annotations such as ``{frame}`` add nothing. No metric here has the unit ``1``, which
     some translators make ``_ratio`` and others leave out.
     """

@@ -9,24 +9,15 @@ from opentelemetry.trace import SpanContext, SpanKind
 
 from framegate.control.telemetry.traces import Traces, fields_of
 
-__all__ = ["MAX_KNOWN", "RATE", "SPAN", "ConnectionTraces"]
-
-RATE: Final = 200
-"""Connections that may have spans, per second and at once."""
-MAX_KNOWN: Final = 20_000
-"""Open connections that may have spans: some 5 MB."""
+RATE: Final = 200  # Connections that may have spans, per second and at once
+MAX_KNOWN: Final = 20_000  # Open connections that may have spans: some 5 MB
 SPAN: Final = "framegate.connection"
-_ENDED: Final = 1_000
-"""Connections that are over, and whose later rows still get the ids."""
+_ENDED: Final = 1_000  # Connections that are over, and whose later rows still get the ids
 
 
 class ConnectionTraces:
-    """Chooses connections. One thread at a time may call ``begin`` and ``end``, any thread the other methods.
-
-    Args:
-        traces: its sampler chooses.
-        skip: counts those that are not chosen because of ``RATE`` or ``MAX_KNOWN``.
-        clock: monotonic, in seconds.
+    """Chooses connections. One thread at a time may call ``begin`` and ``end``, any thread the other methods. ``skip``: counts those that are not
+    chosen because of ``RATE`` or ``MAX_KNOWN``. ``clock``: monotonic, in seconds.
     """
 
     def __init__(self, traces: Traces, skip: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:

@@ -9,19 +9,13 @@ from framegate.control.configuration import cgroup
 from framegate.control.status import Attributes
 from framegate.proxy.cells.metrics import PRESSURE, PRESSURES, RESOURCE, RESOURCES
 
-__all__ = ["Container"]
-
 _Measured = Mapping[tuple[str, Attributes], float]
 _PREFIX: Final = "framegate."
 
 
 class Container:
-    """Reads the cgroup on demand. Any thread.
-
-    Args:
-        processes: returns the resident memory of framegate's processes in bytes, for a machine without a limit.
-        root, own: as of ``cgroup``.
-        machine: the folder with the pressure on the machine, where the cgroup does not say.
+    """Reads the cgroup on demand. Any thread. ``processes``: returns the resident memory of framegate's processes in bytes, for a machine without a
+    limit. ``machine``: the folder with the pressure on the machine, where the cgroup does not say.
     """
 
     def __init__(

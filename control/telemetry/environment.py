@@ -18,8 +18,6 @@ from framegate.control.errors import StartError
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 
-__all__ = ["CHOICES", "LISTS", "Fault", "Protocol", "Settings", "Signal", "Target", "drop_empty", "faults_of", "judge"]
-
 Signal = Literal["metrics", "traces", "logs"]
 Protocol = Literal["grpc", "http/protobuf"]
 
@@ -39,22 +37,19 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     f"{_OTLP}PROTOCOL": ("grpc", "http/protobuf"),
     f"{_OTLP}COMPRESSION": ("gzip", "none"),
     f"{_OTLP}INSECURE": ("true", "false"),
-}
-"""Variables with one of these values, in any case."""
+}  # Variables with one of these values, in any case
 LISTS: Final[dict[str, tuple[str, ...]]] = {
     "OTEL_METRICS_EXPORTER": ("otlp", "prometheus"),
     "OTEL_TRACES_EXPORTER": ("otlp",),
     "OTEL_LOGS_EXPORTER": ("otlp",),
-}
-"""Variables with some of these values, divided by commas, or ``none``."""
+}  # Variables with some of these values, divided by commas, or ``none``
 _NUMBERS: Final = {
     r"OTEL_(SPAN_|EVENT_|LINK_|LOGRECORD_)?(ATTRIBUTE_|EVENT_|LINK_)(COUNT|VALUE_LENGTH)_LIMIT": 0,
     r"OTEL_EXPORTER_PROMETHEUS_PORT": 0,
     r"OTEL_(BSP|BLRP)_(SCHEDULE_DELAY|EXPORT_TIMEOUT|MAX_QUEUE_SIZE|MAX_EXPORT_BATCH_SIZE)": 1,
     r"OTEL_METRIC_EXPORT_(INTERVAL|TIMEOUT)": 100,
     r"OTEL_EXPORTER_OTLP_((METRICS|TRACES|LOGS)_)?TIMEOUT": 100,
-}
-"""Patterns of variables with whole numbers, and their minimum; times are in milliseconds."""
+}  # Patterns of variables with whole numbers, and their minimum; times are in milliseconds
 _HEADER: Final = re.compile(r"\s*[A-Za-z0-9_.-]+\s*=[\x20-\x7e]*")
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _BATCH: Final = {"MAX_QUEUE_SIZE": 2_048, "MAX_EXPORT_BATCH_SIZE": 512}
@@ -62,53 +57,35 @@ _BATCH: Final = {"MAX_QUEUE_SIZE": 2_048, "MAX_EXPORT_BATCH_SIZE": 512}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The collector of one signal. Its headers are not here: the exporter reads them.
+    """The collector of one signal. Its headers are not here: the exporter reads them."""
 
-    Attributes:
-        signal: what is exported.
-        protocol: of OTLP.
-        endpoint: over gRPC ``host:port``; over HTTP the whole URL, with the signal's path.
-        secure: over TLS.
-        gzip: whether exports are compressed.
-        timeout_s: the longest time of one export with all its attempts.
-        certificate: file of the trusted authorities; None: those that the exporter brings.
-        client_certificate, client_key: files of framegate's own certificate and its key.
-    """
-
-    signal: Signal
-    protocol: Protocol
-    endpoint: str
-    secure: bool
-    gzip: bool = False
-    timeout_s: float = 10.0
-    certificate: str | None = None
+    signal: Signal  # what is exported
+    protocol: Protocol  # of OTLP
+    endpoint: str  # over gRPC ``host:port``; over HTTP the whole URL, with the signal's path
+    secure: bool  # over TLS
+    gzip: bool = False  # whether exports are compressed
+    timeout_s: float = 10.0  # the longest time of one export with all its attempts
+    certificate: str | None = None  # file of the trusted authorities; None: those that the exporter brings
+    # client_certificate, client_key: files of framegate's own certificate and its key
     client_certificate: str | None = None
     client_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What to export; a signal that is not exported over OTLP is None.
-
-    Attributes:
-        interval_ms: between two exports of metrics.
-        prometheus: ``host:port`` on which scrapes are answered; with port 0 the kernel chooses one.
-        log_level: the value of OTEL_LOG_LEVEL.
-        disabled: sections of ``telemetry`` in the file that have no effect because OTEL_SDK_DISABLED is true, the only variable that overrides the
-            file.
-    """
+    """What to export; a signal that is not exported over OTLP is None."""
 
     metrics: Target | None = None
     traces: Target | None = None
     logs: Target | None = None
-    interval_ms: int = 10_000
-    prometheus: str | None = None
-    log_level: str = "INFO"
+    interval_ms: int = 10_000  # between two exports of metrics
+    prometheus: str | None = None  # ``host:port`` on which scrapes are answered; with port 0 the kernel chooses one
+    log_level: str = "INFO"  # the value of OTEL_LOG_LEVEL
+    # sections of ``telemetry`` in the file that have no effect because OTEL_SDK_DISABLED is true, the only variable that overrides the file
     disabled: tuple[str, ...] = ()
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The collectors."""
         return tuple(target for target in (self.metrics, self.traces, self.logs) if target is not None)
 
     @property
@@ -118,14 +95,8 @@ class Settings:
 
 
 def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Combine the file and the environment.
-
-    Args:
-        config: of the file, which wins.
-        environ: for the OTEL_* variables.
-
-    Raises:
-        StartError: variables have values that are not valid, or do not fit together; all are named, and secrets are not shown.
+    """Combine the file and the environment. ``config``: of the file, which wins. ``environ``: for the OTEL_* variables. Raises StartError: variables
+    have values that are not valid, or do not fit together; all are named, and secrets are not shown.
     """
     faults = list(faults_of(environ))
     environ = {name: value.strip() for name, value in environ.items() if name.startswith("OTEL_") and value.strip()}

@@ -37,13 +37,9 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.server.rows import RequestSpanRow
 
-__all__ = ["SLOW_NS", "EventSpans"]
-
-SLOW_NS: Final = 1_000_000_000
-"""The shortest slow handshake: TLS and login together. Mostly the other side is slow."""
+SLOW_NS: Final = 1_000_000_000  # The shortest slow handshake: TLS and login together. Mostly the other side is slow.
 _QUEUE: Final = 4_096
-_PAUSE_S: Final = 0.05
-"""Between two rounds, so that events that come fast are taken together."""
+_PAUSE_S: Final = 0.05  # between two rounds, so that events that come fast are taken together
 _HANDSHAKING: Final = '"state": "handshaking"'
 _CONNECTING: Final = '"state": "connecting_upstream"'
 """In the text of a ``closed`` row of a connection that never was open. No string value can contain this text, because its quotes are escaped."""
@@ -56,10 +52,8 @@ _VERDICTS: Final = {
     "self-signed certificate": "unknown_authority",
     "self signed certificate": "unknown_authority",
     "certificate not trusted": "unknown_authority",
-}
-"""OpenSSL's messages about a certificate (``X509_verify_cert_error_string``) that have a name among ``TLS_ERRORS``."""
-_OPEN_ENDS: Final = 1_000
-"""The most outages that may wait for their end."""
+}  # OpenSSL's messages about a certificate (``X509_verify_cert_error_string``) that have a name among ``TLS_ERRORS``
+_OPEN_ENDS: Final = 1_000  # the most outages that may wait for their end
 
 Attributes = dict[str, AnyValue]
 
@@ -81,14 +75,9 @@ class EventSpans(Subscriber):
     """Makes spans of events, until ``stop``.
 
     Args:
-        traces: exports them.
         tls: the names of the listeners whose clients use TLS; an attribute, too.
-        account: counts what was skipped.
         failed: called with the exception if no span can be made of an event.
         clock: monotonic, in seconds.
-
-    Attributes:
-        connections: those that have spans.
     """
 
     def __init__(
@@ -96,7 +85,7 @@ class EventSpans(Subscriber):
     ) -> None:
         self._traces = traces
         self.tls = frozenset(tls)
-        self.connections = ConnectionTraces(traces, account.skip, clock)
+        self.connections = ConnectionTraces(traces, account.skip, clock)  # those that have spans
         self._account = account
         self._failed = failed
         self._queue: deque[tuple[Event | RequestSpanRow, SpanContext | None]] = deque()
@@ -135,7 +124,6 @@ class EventSpans(Subscriber):
             self._put(event, current_span())
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
-        """See ``Subscriber``."""
         if events[0].name == "opened":
             for event in events:
                 self._begin_connection(event)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from framegate.control.telemetry.provider import StagedMetrics, Telemetry
     from framegate.control.telemetry.traces import CallSpans, Traces
 
-__all__ = ["Early", "Export", "StagedExport"]
-
 _KEPT: Final = 2_048
 _Item = TypeVar("_Item")
 _MODULES: Final = {"metrics": (), "traces": ("traces", "event_spans"), "logs": ("log_records",)}
@@ -70,44 +68,30 @@ class Early(Generic[_Item]):
 
 @dataclasses.dataclass(slots=True)
 class StagedExport:
-    """What other settings need, beside what is in force.
+    """What other settings need, beside what is in force."""
 
-    Attributes:
-        settings: from the file and the environment.
-        telemetry, metrics: None: nothing is exported, and nothing was.
-        exporters: of the collectors that are others than before, by signal.
-        traces, events, records: made for these exporters, if there were none.
-    """
-
-    settings: Settings
+    settings: Settings  # from the file and the environment
+    # telemetry, metrics: None: nothing is exported, and nothing was
     telemetry: "Telemetry | None" = None
     metrics: "StagedMetrics | None" = None
-    exporters: dict[str, Any] = dataclasses.field(default_factory=dict)
+    exporters: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the collectors that are others than before, by signal
+    # traces, events, records: made for these exporters, if there were none
     traces: "Traces | None" = None
     events: "EventSpans | None" = None
     records: "LogRecords | None" = None
 
 
 class Export:
-    """Exports metrics, spans and log records, as the configuration and the environment say.
-
-    Args:
-        config: the configuration.
-        log: its rows are copied, and get the ids of the spans in which they are written.
-        task_monitor: reports unexpected exceptions; each costs one span.
-
-    Attributes:
-        calls: makes spans of calls; None: spans are not exported.
-
-    Raises:
-        StartError: variables of the environment cannot be used.
+    """Exports metrics, spans and log records, as the configuration and the environment say. ``log``: its rows are copied, and get the ids of the
+    spans in which they are written. ``task_monitor``: reports unexpected exceptions; each costs one span. Raises StartError: variables of the
+    environment cannot be used.
     """
 
     def __init__(self, config: ProxyConfig, log: RowLog, task_monitor: TaskMonitor) -> None:
         drop_empty()
         self._log = log
         settings = self._judged(config)
-        self.calls: CallSpans | None = None
+        self.calls: CallSpans | None = None  # makes spans of calls; None: spans are not exported
         self._first = settings
         self._in_force = Settings()
         self._begun = False
@@ -151,7 +135,6 @@ class Export:
             self._events.take_requests(rows, skipped)
 
     def record_call(self, method: str, code: str, seconds: float) -> None:
-        """See ``Telemetry.record_call``."""
         if self._telemetry is not None:
             self._telemetry.record_call(method, code, seconds)
 
@@ -177,15 +160,8 @@ class Export:
         return importlib.import_module(f"framegate.control.telemetry.{name}")
 
     def begin(self, plane: State, validity: Mapping[str, tuple[float, float]], events: Bus) -> None:
-        """Export metrics, the kept rows, segments and events, and all later ones.
-
-        Args:
-            plane: the source of metrics.
-            validity: as of ``Telemetry``.
-            events: the bus.
-
-        Raises:
-            StartError: an extra is not installed, certificates for a collector cannot be used, or the Prometheus address cannot be bound.
+        """Export metrics, the kept rows, segments and events, and all later ones. Raises StartError: an extra is not installed, certificates for a
+        collector cannot be used, or the Prometheus address cannot be bound.
         """
         self._plane, self._validity, self._bus = plane, validity, events
         staged = self._stage(self._first)
@@ -195,10 +171,8 @@ class Export:
         self._begun = True
 
     def stage(self, config: ProxyConfig) -> StagedExport:
-        """Make what the settings of another configuration need; nothing is sent yet. Call ``load`` before, in a thread.
-
-        Raises:
-            StartError: as of ``begin`` and ``Export``.
+        """Make what the settings of another configuration need; nothing is sent yet. Call ``load`` before, in a thread. Raises StartError: as of
+        ``begin`` and ``Export``.
         """
         return self._stage(self._judged(config))
 

@@ -19,28 +19,21 @@ from framegate.control.status import Attributes
 from framegate.control.telemetry.environment import Signal, Target
 from framegate.proxy.cells.metrics import ERROR_TYPE, EXPORT_ERRORS, SIGNAL
 
-__all__ = ["GRACE_S", "Account", "Counted", "Room", "behind", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
-
-_MAX_POINTS: Final = 4_000
-"""Data points in one request: about 1 MB, below the 4 MB that gRPC servers accept."""
+_MAX_POINTS: Final = 4_000  # Data points in one request: about 1 MB, below the 4 MB that gRPC servers accept
 _PLACES: Final = {
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
     "traces": ("trace_exporter", "OTLPSpanExporter"),
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 _GRPC_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-GRACE_S: Final = 2.0
-"""For an export in progress when its exporter is exchanged."""
+GRACE_S: Final = 2.0  # for an export in progress when its exporter is exchanged
 
 
 class Account:
-    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread.
-
-    Attributes:
-        write: writes a row when the exports of a signal begin to fail, and when they succeed again (``RowLog.write``).
-    """
+    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread."""
 
     def __init__(self) -> None:
+        # writes a row when the exports of a signal begin to fail, and when they succeed again (``RowLog.write``)
         self.write: Callable[..., None] = lambda event, *, level, **fields: None
         self._failing: dict[str, tuple[float, int]] = {}  # by signal: since when, and the items that were lost before
         self._lock = threading.Lock()
@@ -54,13 +47,7 @@ class Account:
             self._exports[signal, error] += 1
 
     def judge(self, signal: str, target: str, error: str, lost: int) -> None:
-        """Write a row if exports to a collector begin to fail, or succeed again.
-
-        Args:
-            target: the collector's endpoint.
-            error: why one failed; empty: it succeeded.
-            lost: its items that were lost.
-        """
+        """Write a row if exports to a collector begin to fail, or succeed again. ``error``: why one failed; empty: it succeeded."""
         now_s = time.monotonic()
         with self._lock:
             since = self._failing.get(signal)
@@ -84,7 +71,6 @@ class Account:
                 self._dropped[signal] += items
 
     def dropped(self, signal: str) -> int:
-        """How many were dropped."""
         return self._dropped[signal]
 
     def skip(self, spans: int) -> None:
@@ -124,14 +110,9 @@ def queue_size(prefix: str) -> int:
 
 
 class Room:
-    """Bounds the spans, or log records, that wait until the collector has them. Any thread.
-
-    The SDK's batch processors drop the oldest items without a count. Here the newest are dropped, as the specification says, and counted exactly. The
-    processors' queues have the same size, so they are never full.
-
-    Args:
-        most: how many may wait.
-        dropped: called with the number of items that found no room. It must not block.
+    """Bounds the spans, or log records, that wait until the collector has them. Any thread. The SDK's batch processors drop the oldest items without
+    a count. Here the newest are dropped, as the specification says, and counted exactly. The processors' queues have the same size, so they are never
+    full. ``most``: how many may wait. ``dropped``: called with the number of items that found no room. It must not block.
     """
 
     def __init__(self, most: int, dropped: Callable[[int], None]) -> None:
@@ -156,7 +137,6 @@ class Room:
         return taken
 
     def free(self, count: int) -> None:
-        """Give room back."""
         with self._lock:
             self._used -= count
             assert self._used >= 0, "more was given back than was taken"
@@ -166,15 +146,13 @@ class _Kept(logging.Filter):
     """Keeps what an exporter logs within ``Counted.export``, for the row of its failure: an exporter that cannot send logs every attempt."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is logged."""
         if not hasattr(_failure, "text"):
             return True
         _failure.text = record.getMessage()
         return False
 
 
-_failure: Final = threading.local()
-"""``text``: the last message of the exporter that runs in this thread; missing: none runs."""
+_failure: Final = threading.local()  # ``text``: the last message of the exporter that runs in this thread; missing: none runs
 _KEPT: Final = _Kept()
 
 
@@ -185,15 +163,9 @@ def exporter_class(target: Target) -> Any:
 
 
 def otlp_exporter(target: Target, **options: Any) -> Any:
-    """The exporter for one collector, which connects when something is sent.
-
-    Args:
-        target: the collector. The exporter reads other settings (headers) from the environment.
-        options: more arguments of its constructor.
-
-    Raises:
-        ImportError: the extra is not installed.
-        StartError: the certificates cannot be used.
+    """The exporter for one collector, which connects when something is sent. ``target``: the collector. The exporter reads other settings (headers)
+    from the environment. ``options``: more arguments of its constructor. Raises ImportError: the extra is not installed; StartError: the certificates
+    cannot be used.
     """
     made = exporter_class(target)
     for logger in _loggers(made):
@@ -253,13 +225,8 @@ def behind(work: Callable[[], None], name: str) -> None:
 
 
 class Counted:
-    """An exporter for the SDK that calls another one, which can be exchanged, and counts.
-
-    Args:
-        exporter: sends.
-        signal: what it sends.
-        account: counts exports and lost items.
-        over: called with the number of items after their export, whatever its result.
+    """An exporter for the SDK that calls another one, which can be exchanged, and counts. ``over``: called with the number of items after their
+    export, whatever its result.
     """
 
     def __init__(self, exporter: Any, signal: Signal, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
@@ -343,13 +310,8 @@ def metric_exporter(target: Target) -> Any:
 
 
 def probe(target: Target) -> str:
-    """Send an empty export.
-
-    Returns:
-        What is wrong, in the exporter's words; empty: the collector accepted it.
-
-    Raises:
-        ImportError, StartError: as ``otlp_exporter``.
+    """Send an empty export. Returns: What is wrong, in the exporter's words; empty: the collector accepted it. Raises ImportError, StartError: as
+    ``otlp_exporter``.
     """
     from opentelemetry.sdk.metrics.export import MetricsData
 

@@ -22,28 +22,20 @@ from framegate.control.telemetry.catalogue import label_name, prometheus_name
 from framegate.control.web import Server, response
 from framegate.proxy.cells import HistogramValue, Metric
 
-__all__ = ["Measured", "Page", "Scrapes"]
-
 Measured = Iterable[tuple[Metric, Mapping[Attributes, float | HistogramValue]]]
 """Metrics with their values by attributes; a histogram with one bucket has a count and a sum only."""
 
-_REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)
-"""The end of an encoding that the client does not accept."""
+_REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)  # the end of an encoding that the client does not accept
 
 
 _OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-_LEVEL: Final = 1
-"""Of gzip: buckets are so alike that more makes the answer hardly smaller, and takes several times as long."""
+_LEVEL: Final = 1  # of gzip: buckets are so alike that more makes the answer hardly smaller, and takes several times as long
 
 
 class Page:
-    """Writes answers.
-
-    Args:
-        resource: attributes of what is scraped, the labels of ``target_info``.
-    """
+    """Writes answers. ``resource``: attributes of what is scraped, the labels of ``target_info``."""
 
     def __init__(self, resource: Mapping[str, object]) -> None:
         self._info = _labels((key, str(value)) for key, value in resource.items())
@@ -51,7 +43,6 @@ class Page:
         """What is before the number of each sample, for the series of the last answer."""
 
     def write(self, measured: Measured, *, open_metrics: bool) -> bytes:
-        """The whole body."""
         family = "target info" if open_metrics else "target_info gauge"
         lines = [f"# HELP {family.split()[0]} What is scraped here.\n# TYPE {family}\ntarget_info{{{self._info}}} 1.0"]
         former, self._texts = self._texts, {}
@@ -85,12 +76,8 @@ def _texts_of_histogram(name: str, labels: str, bounds: Iterable[float]) -> list
 
 
 class Scrapes:
-    """Answers scrapes on a listening socket, in the thread that calls ``serve``.
-
-    Args:
-        sock: closed when ``serve`` ends.
-        collect: returns the values at the moment of a scrape; called in the thread that serves.
-        resource: as of ``Page``.
+    """Answers scrapes on a listening socket, in the thread that calls ``serve``. ``sock``: closed when ``serve`` ends. ``collect``: returns the
+    values at the moment of a scrape; called in the thread that serves.
     """
 
     def __init__(self, sock: socket.socket, collect: Callable[[], Measured], resource: Mapping[str, object]) -> None:

@@ -30,8 +30,7 @@ LARGEST: Final = frozenset(
         "framegate.upstream.answer.age",
         "framegate.upstream.request.age",
     }
-)
-"""Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""
+)  # Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported
 
 REPLACED: Final = "framegate.client."
 """The beginning of the names of gauges whose attributes are clients, which come and go: an export has those that there are then."""
@@ -65,11 +64,8 @@ class Folded:
 
 
 class _Segment:
-    """Cells that follow each other and are read together: a histogram, or others of one owner.
-
-    Args:
-        rows: of these cells.
-        config: decides what is exported while it is 0.
+    """Cells that follow each other and are read together: a histogram, or others of one owner. ``rows``: of these cells. ``config``: decides what is
+    exported while it is 0.
     """
 
     def __init__(self, rows: Sequence[Row], config: ProxyConfig) -> None:
@@ -109,10 +105,8 @@ def _idle(row: Row, attributes: Attributes, config: ProxyConfig) -> float | Hist
 
 
 def _sum(images: Sequence[bytes]) -> bytes:
-    """The sum of images, cell by cell, modulo 2^64.
-
-    An image is one large integer; adding these takes a tenth of the time that adding cells takes. Every other cell is added apart from the others, so
-    that what overflows goes where there is no cell.
+    """The sum of images, cell by cell, modulo 2^64. An image is one large integer; adding these takes a tenth of the time that adding cells takes.
+    Every other cell is added apart from the others, so that what overflows goes where there is no cell.
     """
     if len(images) == 1:
         return images[0]
@@ -148,9 +142,8 @@ class Fold:
     The SDK calls one callback for each instrument, all in the thread that collects. The first call reads the cells, and ``end`` of the collection
     forgets the values. So all values of one export are of the same moment, and the cells are copied once.
 
-    Args:
-        plane: the cells, and the values of the control process.
-        sources: further values, each as ``State.measurements``; sources may be added until the first collection.
+    ``plane``: the cells, and the values of the control process. ``sources``: further values, each as ``State.measurements``; sources may be added
+    until the first collection.
     """
 
     def __init__(self, plane: State, sources: Sequence[Source] = ()) -> None:
@@ -161,7 +154,6 @@ class Fold:
 
     @property
     def config(self) -> ProxyConfig:
-        """The configuration in force."""
         return self._plane.config
 
     def now(self) -> Folded:

@@ -18,8 +18,6 @@ from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PR
 if TYPE_CHECKING:  # the values are read also where OpenTelemetry is not loaded
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-__all__ = ["ProcessMetrics", "observe_fold", "observe_processes"]
-
 _Callback = Callable[["CallbackOptions"], Iterable["Observation"]]
 _Values = Iterator[tuple[dict[str, str], float]]
 
@@ -32,13 +30,11 @@ _PLAIN_GAUGES: Final = LARGEST | {
     "framegate.tls.certificate.not_after",
     "framegate.tls.certificate.not_before",
     "process.uptime",
-}
-"""Gauges whose sum over attributes means nothing; the others are up-down counters."""
+}  # Gauges whose sum over attributes means nothing; the others are up-down counters
 _CONTROL: Final = "control"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
-"""Positions in /proc/PID/stat after the name of the command."""
+_UTIME, _STIME, _START, _RSS = 11, 12, 19, 21  # Positions in /proc/PID/stat after the name of the command
 
 
 def observe_fold(meter: "Meter", fold: Fold) -> None:

@@ -23,30 +23,19 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from framegate.control.logs import RowCopy
 from framegate.control.telemetry.exporters import Account, Counted, Room, queue_size
 
-__all__ = ["LogRecords"]
-
 _SEVERITIES: Final = {
     "debug": SeverityNumber.DEBUG,
     "info": SeverityNumber.INFO,
     "warning": SeverityNumber.WARN,
     "error": SeverityNumber.ERROR,
 }
-_NO_METERS: Final = NoOpMeterProvider()
-"""As in ``traces``, which is not loaded for logs alone."""
-_OWN_LOGGERS: Final = ("opentelemetry", "framegate.control.telemetry", "grpc")
-"""Their messages about failed exports are not exported."""
+_NO_METERS: Final = NoOpMeterProvider()  # as in ``traces``, which is not loaded for logs alone
+_OWN_LOGGERS: Final = ("opentelemetry", "framegate.control.telemetry", "grpc")  # Their messages about failed exports are not exported
 
 
 class LogRecords:
-    """Exports rows, until ``stop``. Any thread.
-
-    Args:
-        exporter: sends them (``exporters.otlp_exporter``).
-        resource: identifies framegate.
-        version: of framegate.
-        account: counts what was dropped.
-
-    The SDK reads limits and queue from the environment.
+    """Exports rows, until ``stop``. Any thread. ``exporter``: sends them (``exporters.otlp_exporter``). The SDK reads limits and queue from the
+    environment.
     """
 
     def __init__(self, exporter: object, resource: Resource, version: str, account: Account) -> None:

@@ -19,8 +19,6 @@ from framegate.control.telemetry.readers import Calls, OtlpReader, PrometheusRea
 from framegate.control.telemetry.watched import sources_of
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
 
-__all__ = ["StagedMetrics", "Telemetry"]
-
 _SERVICE: Final = "framegate"
 _END_MS: Final = 2_000
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
@@ -29,40 +27,25 @@ _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpD
 
 @dataclasses.dataclass(slots=True)
 class StagedMetrics:
-    """What other settings need, beside what is in force.
+    """What other settings need, beside what is in force."""
 
-    Attributes:
-        settings: from the file and the environment.
-        exporter: of the collector, if it is another one than before.
-        reader: for the collector, if there was none.
-        listener: for scrapes, if they come to another address than before.
-        scraped: answers them, if there were none.
-    """
-
-    settings: Settings
-    exporter: Any = None
-    reader: OtlpReader | None = None
-    listener: ScrapeListener | None = None
-    scraped: PrometheusReader | None = None
+    settings: Settings  # from the file and the environment
+    exporter: Any = None  # of the collector, if it is another one than before
+    reader: OtlpReader | None = None  # for the collector, if there was none
+    listener: ScrapeListener | None = None  # for scrapes, if they come to another address than before
+    scraped: PrometheusReader | None = None  # answers them, if there were none
 
 
 class Telemetry:
-    """Running metrics. Readers come and go; the provider, and with it what was counted, stays.
-
-    Args:
-        plane: the source of the values.
-        validity: from when to when each served certificate is valid, by its use (``framegate.control.rotation.tls_stores``); it changes.
-
-    Attributes:
-        settings: in force.
-        resource: identifies framegate.
-        account: counts exports.
+    """Running metrics. Readers come and go; the provider, and with it what was counted, stays. ``plane``: the source of the values. ``validity``:
+    from when to when each served certificate is valid, by its use (``framegate.control.rotation.tls_stores``); it changes.
     """
 
     def __init__(self, plane: State, validity: Mapping[str, tuple[float, float]]) -> None:
-        self.settings = Settings()
-        self.account = Account()
+        self.settings = Settings()  # in force
+        self.account = Account()  # counts exports
         ours = {"service.name": _SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
+        # identifies framegate
         self.resource = Resource.create(ours).merge(OTELResourceDetector().detect())  # the environment's attributes win
         self._plane = plane
         self._otlp: OtlpReader | None = None
@@ -90,10 +73,8 @@ class Telemetry:
         self._calls.add(attributes, seconds)
 
     def stage(self, settings: Settings) -> StagedMetrics:
-        """Make what other settings need; nothing is sent yet.
-
-        Raises:
-            StartError: an extra is not installed, certificates for a collector cannot be used, or the Prometheus address cannot be bound.
+        """Make what other settings need; nothing is sent yet. Raises StartError: an extra is not installed, certificates for a collector cannot be
+        used, or the Prometheus address cannot be bound.
         """
         staged = StagedMetrics(settings)
         try:

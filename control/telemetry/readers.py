@@ -53,30 +53,19 @@ from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 if TYPE_CHECKING:
     from framegate.control.telemetry.exposition import Measured, Scrapes
 
-__all__ = ["SCOPE", "Calls", "Injector", "OtlpReader", "PrometheusReader", "ScrapeListener"]
-
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
 _GAUGES: Final = tuple(metric for metric in METRICS if metric.name.startswith(REPLACED))
-_ABSENT: Final = cast("float", None)
-"""Smallest and largest values are not measured; they are optional in OTLP."""
-_SCALE: Final = 2
-"""Of exponential histograms: each bucket is 2^(1/4) times as wide as the one before it."""
-_END_S: Final = 0.5
-"""How long the end waits for an export that was broken off."""
-_PAUSE_S: Final = 1.0
-"""Before the endpoint for scrapes is tried again after a failure."""
+_ABSENT: Final = cast("float", None)  # Smallest and largest values are not measured; they are optional in OTLP
+_SCALE: Final = 2  # of exponential histograms: each bucket is 2^(1/4) times as wide as the one before it
+_END_S: Final = 0.5  # how long the end waits for an export that was broken off
+_PAUSE_S: Final = 1.0  # before the endpoint for scrapes is tried again after a failure
 _log = logging.getLogger(__name__)
 
 
 class Injector:
-    """Turns folded histograms into the SDK's data points, for one reader.
-
-    Args:
-        version: of framegate, for the scope.
-        started_ns: when the cells began to count, CLOCK_REALTIME.
-        temporality: what the collector prefers; DELTA subtracts the values of the last collection.
-        exponential: fine buckets become exponential histograms.
+    """Turns folded histograms into the SDK's data points, for one reader. ``temporality``: what the collector prefers; DELTA subtracts the values of
+    the last collection.
     """
 
     def __init__(
@@ -164,14 +153,10 @@ def _difference(total: HistogramValue, before: HistogramValue) -> HistogramValue
 
 
 class OtlpReader(PeriodicExportingMetricReader):
-    """Pushes to a collector, from ``start`` on. It has a thread of its own instead of the SDK's, whose interval cannot change.
-
-    Attributes:
-        exporter: sends.
-    """
+    """Pushes to a collector, from ``start`` on. It has a thread of its own instead of the SDK's, whose interval cannot change."""
 
     def __init__(self, plane: State, fold: Fold, exporter: Counted, interval_ms: int, cardinality: dict[type, int]) -> None:
-        self.exporter = exporter
+        self.exporter = exporter  # sends
         self._fold = fold
         self._interval_s = interval_ms / 1000
         self._wake = threading.Event()
@@ -236,32 +221,22 @@ class Calls:
         self._counts: dict[Attributes, tuple[list[int], float]] = {}
 
     def add(self, attributes: Mapping[str, str], seconds: float) -> None:
-        """Count a call."""
         key = tuple(attributes.items())
         buckets, total = self._counts.get(key) or ([0] * (len(CALLS.bounds) + 1), 0.0)
         buckets[bisect.bisect_left(CALLS.bounds, seconds)] += 1
         self._counts[key] = buckets, total + seconds
 
     def values(self) -> dict[Attributes, HistogramValue]:
-        """All of them."""
         return {key: HistogramValue(tuple(buckets), total) for key, (buckets, total) in tuple(self._counts.items())}
 
 
 class ScrapeListener:
-    """Listens for scrapes, which are answered from ``start`` on.
-
-    Args:
-        address: ``host:port``; with port 0 the kernel chooses one.
-        former: its address may overlap with this one: then clients connect to it until ``start``. Close it afterwards.
-
-    Attributes:
-        address: with the port bound.
-
-    Raises:
-        StartError: the address cannot be bound.
+    """Listens for scrapes, which are answered from ``start`` on. ``address``: ``host:port``; with port 0 the kernel chooses one. ``former``: its
+    address may overlap with this one: then clients connect to it until ``start``. Close it afterwards. Raises StartError: the address cannot be
+    bound.
     """
 
-    address: str
+    address: str  # with the port bound
     _socket: socket.socket
 
     def __init__(self, address: str, former: "ScrapeListener | None" = None) -> None:
@@ -336,7 +311,6 @@ class PrometheusReader:
         fold: the source of ``METRICS``.
         processes: the source of ``PROCESS_METRICS``.
         calls: the source of ``CALLS``.
-        resource: attributes of framegate.
     """
 
     def __init__(self, fold: Fold, processes: ProcessMetrics, calls: "Calls", resource: Mapping[str, object]) -> None:

@@ -12,8 +12,6 @@ from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.relay.pairing_stats import error_row
 from framegate.proxy.server.rows import RequestSpanRow
 
-__all__ = ["address", "record_request"]
-
 _TYPES: Final = {
     "Produce": "send",
     "Fetch": "receive",
@@ -21,8 +19,7 @@ _TYPES: Final = {
     "OffsetCommit": "settle",
     "TxnOffsetCommit": "settle",
     "ShareAcknowledge": "settle",
-}
-"""``messaging.operation.type`` by API; the others have none."""
+}  # ``messaging.operation.type`` by API; the others have none
 
 
 def address(text: str, side: str) -> dict[str, AnyValue]:
@@ -34,11 +31,8 @@ def address(text: str, side: str) -> dict[str, AnyValue]:
 
 
 def record_request(traces: Traces, row: RequestSpanRow, connection: SpanContext | None) -> None:
-    """Make the span of a request: a child of the first context that its records have, else the first of a trace.
-
-    Args:
-        row: the request.
-        connection: the span of its connection, to which it has a link, as to the further contexts; None: there is none.
+    """Make the span of a request: a child of the first context that its records have, else the first of a trace. ``row``: the request.
+    ``connection``: the span of its connection, to which it has a link, as to the further contexts; None: there is none.
     """
     name = KAFKA_APIS.get(row["key"], str(row["key"]))
     parents = [_context(text) for text in row["parents"]]

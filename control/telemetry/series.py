@@ -18,8 +18,6 @@ from framegate.proxy.cells import LISTENER, METRICS, UPSTREAM, Metric
 from framegate.proxy.cells.metrics import CAUSE, ERROR_TYPE, MECHANISM, SIDE
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
-__all__ = ["EVENTS", "LATE", "is_shown_at_zero", "zeros_of_listeners"]
-
 EVENTS: Final = frozenset(
     {
         "framegate.cause",
@@ -35,8 +33,7 @@ EVENTS: Final = frozenset(
         "tls.protocol.version",
         "tls.resumed",
     }
-)
-"""Attributes that name one of many possible events, most of which never happen."""
+)  # Attributes that name one of many possible events, most of which never happen
 LATE: Final = frozenset({"framegate.kafka.response.errors", "framegate.kafka.request.refused", "framegate.upstream.connection.closed"})
 """Counters with many possible events, of which a problem needs many: it is the same without the first one."""
 

@@ -41,8 +41,6 @@ from framegate.proxy.tap.log_reader import Segment
 from framegate.proxy.tap.record import SEAL_CUT
 from framegate.proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
-__all__ = ["CallSpan", "CallSpans", "Traces", "current_span", "fields_of", "own_context", "record_segment", "trace_fields"]
-
 _SCOPE: Final = "framegate"
 _NO_METERS: Final = NoOpMeterProvider()
 """``Account`` counts instead of the SDK. Without a provider the SDK uses the program's, which OTEL_PYTHON_METER_PROVIDER may name."""
@@ -51,15 +49,8 @@ _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "IN
 
 
 class Traces:
-    """Makes spans, until ``stop``. Any thread.
-
-    Args:
-        exporter: sends them (``exporters.otlp_exporter``).
-        resource: identifies framegate.
-        version: of framegate.
-        account: counts what was dropped.
-
-    The SDK reads sampler, limits and queue from the environment.
+    """Makes spans, until ``stop``. Any thread. ``exporter``: sends them (``exporters.otlp_exporter``). The SDK reads sampler, limits and queue from
+    the environment.
     """
 
     def __init__(self, exporter: object, resource: Resource, version: str, account: Account) -> None:
@@ -104,16 +95,12 @@ class Traces:
         """Make a span of something that is over, and return its ids.
 
         Args:
-            name: of the span.
             start_ns, end_ns: wall clock. If the clock was set back in between, the span has length 0.
             attributes: those without a value (None, "") are left out.
-            kind: client, server or internal.
             error: for ``error.type``, of a closed list; empty: no error.
-            detail: a description of the error.
             parent: the parent span; None: a new trace begins.
             trace_id, span_id: of a span without a parent; None: random.
             events: name, time and attributes of what happened in between.
-            links: to spans of other traces.
         """
         known = {key: value for key, value in attributes.items() if value is not None and value != ""}
         if error:
@@ -198,24 +185,16 @@ class _Bounded(SpanProcessor):
 
 
 class CallSpan:
-    """The span of one call.
-
-    Attributes:
-        fields: its ids, as rows have them; empty if it is not exported.
-    """
+    """The span of one call."""
 
     def __init__(self, span: Span, *, current: bool) -> None:
+        # its ids, as rows have them; empty if it is not exported
         self.fields: Final = fields_of(span.get_span_context() if span.is_recording() else None)
         self._span = span
         self._token: Token[Context] | None = contexts.attach(set_span_in_context(span)) if current else None
 
     def end(self, code: str, reason: str = "") -> None:
-        """End the span.
-
-        Args:
-            code: the name of the call's gRPC code.
-            reason: of an error, from its ErrorInfo.
-        """
+        """End the span. ``code``: the name of the call's gRPC code. ``reason``: of an error, from its ErrorInfo."""
         if self._token is not None:
             contexts.detach(self._token)
         self._span.set_attribute(RPC_STATUS, code)
@@ -264,11 +243,9 @@ def _carrier(metadata: Sequence[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def record_segment(traces: Traces, segment: Segment, created_ns: int, seal: Seal | None) -> None:
-    """Make a span of a segment of the tap that began, or that was sealed.
-
-    The batches of the Spark job link to these spans, whose ids follow from stream and base (``framegate.proxy.tap.trace_ids``). The span
-    ``framegate.tap.segment`` is made when the segment is sealed. So that a link leads somewhere before, a span ``framegate.tap.segment.open`` of
-    length 0 is made below it when the segment begins.
+    """Make a span of a segment of the tap that began, or that was sealed. The batches of the Spark job link to these spans, whose ids follow from
+    stream and base (``framegate.proxy.tap.trace_ids``). The span ``framegate.tap.segment`` is made when the segment is sealed. So that a link leads
+    somewhere before, a span ``framegate.tap.segment.open`` of length 0 is made below it when the segment begins.
     """
     trace_id, span_id = segment_trace(segment.stream, segment.base)
     if not traces.takes(trace_id, SEGMENT_SPAN):

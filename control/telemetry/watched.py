@@ -10,8 +10,6 @@ from framegate.control.telemetry.fold import Fold, Folded, Source
 from framegate.control.telemetry.instruments import ProcessMetrics
 from framegate.proxy.cells.metrics import CERTIFICATE
 
-__all__ = ["sources_of", "watched"]
-
 _OF_PROCESSES: Final = (
     "process.memory.usage", "framegate.process.run_delay", "process.unix.file_descriptor.count", "framegate.process.file_descriptor.limit"
 )  # fmt: skip

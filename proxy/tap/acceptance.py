@@ -15,8 +15,6 @@ from framegate.proxy.tap.record import FILE_MODE
 from framegate.proxy.tap.store import is_url
 from framegate.proxy.tap.stream_totals import WindowRow
 
-__all__ = ["ACCEPTED_NAME", "Accepted", "accept", "read_accepted"]
-
 ACCEPTED_NAME: Final = "_accepted.jsonl"
 _COUNTS: Final = ("lost", "at_most", "unknown", "shared", "missing")
 _GOOD: Final = ("complete", "cut", "open")
@@ -24,14 +22,10 @@ _GOOD: Final = ("complete", "cut", "open")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accepted:
-    """Everything that was accepted for a log.
+    """Everything that was accepted for a log."""
 
-    Attributes:
-        faults: the reason for each fault.
-        windows: by stream, listener, direction and start: the counts in the order of ``_COUNTS``, and the reason.
-    """
-
-    faults: dict[str, str]
+    faults: dict[str, str]  # the reason for each fault
+    # by stream, listener, direction and start: the counts in the order of ``_COUNTS``, and the reason
     windows: dict[tuple[str, str | None, str, int], tuple[list[int], str]]
 
     def reason(self, row: WindowRow) -> str:
@@ -40,26 +34,13 @@ class Accepted:
         return reason if counts and all(now <= then for now, then in zip(_counts(row), counts, strict=True)) else ""
 
     def covers(self, verdict: Verdict) -> bool:
-        """Whether a verdict has findings, and all of them were accepted."""
         bad = [row for row in verdict.rows if row.state not in _GOOD]
         return bool(bad or verdict.faults) and all(map(self.reason, bad)) and all(fault in self.faults for fault in verdict.faults)
 
 
 def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int) -> int:
-    """Record that an operator accepts all findings of a verdict.
-
-    Args:
-        directory: of the tap.
-        verdict: of the log in it.
-        reason: why the findings are accepted.
-        who: the user.
-        now_ns: wall clock.
-
-    Returns:
-        The number of faults and windows; when it is 0, nothing is written.
-
-    Raises:
-        OSError: the file cannot be written.
+    """Record that an operator accepts all findings of a verdict. Returns: The number of faults and windows; when it is 0, nothing is written. Raises
+    OSError: the file cannot be written.
     """
     windows = [[*_key(row), _counts(row)] for row in verdict.rows if row.state not in _GOOD]
     if not windows and not verdict.faults:
@@ -75,11 +56,7 @@ def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int)
 
 
 def read_accepted(directory: str) -> Accepted:
-    """The accepted findings of a tap directory; none of a log in a store.
-
-    Raises:
-        OSError: the file exists and cannot be read.
-    """
+    """The accepted findings of a tap directory; none of a log in a store. Raises OSError: the file exists and cannot be read."""
     found = Accepted({}, {})
     if is_url(directory):
         return found

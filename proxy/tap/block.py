@@ -33,60 +33,27 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Part:
-    """A frame that is cut through, and how much of it is in the log. Its ``TapPoint`` and the blocks with its pieces refer to it.
-
-    Attributes:
-        number: of the frame on its connection and direction.
-        header: as received.
-        body: bytes of the body.
-        size: bytes of the frame.
-        first_ns: when the first piece was received, wall clock.
-        pieces_from: a logical offset of the log before all pieces.
-        room: most bytes of the frame that are stored unchanged, header included; 0: none, and the header is stored at the end.
-        stored: bytes added to the log.
-        passed: bytes received.
-        withheld: the body carries credentials.
-        digest: of the body so far, when the log stores a hash.
-        redactor: replaces ranges of the body, when the rule has ranges.
-        serial: of the last block that refers to it.
-        lost: reason code for which the frame cannot be stored any more; 0: it can. Both threads may set it.
-    """
+    """A frame that is cut through, and how much of it is in the log. Its ``TapPoint`` and the blocks with its pieces refer to it."""
 
     def __init__(self, number: i64, header: bytes, body: i64, first_ns: i64, pieces_from: i64, room: i64, withheld: bool) -> None:
-        self.number: i64 = number
-        self.header = header
-        self.body: i64 = body
-        self.size: i64 = len(header) + body
-        self.first_ns: i64 = first_ns
-        self.pieces_from: i64 = pieces_from
-        self.room: i64 = room
-        self.withheld = withheld
-        self.stored: i64 = 0
-        self.passed: i64 = 0
-        self.digest: hashlib.blake2b | None = None
-        self.redactor: Redactor | None = None
-        self.serial: i64 = -1
-        self.lost: i64 = 0
+        self.number: i64 = number  # of the frame on its connection and direction
+        self.header = header  # as received
+        self.body: i64 = body  # bytes of the body
+        self.size: i64 = len(header) + body  # bytes of the frame
+        self.first_ns: i64 = first_ns  # when the first piece was received, wall clock
+        self.pieces_from: i64 = pieces_from  # a logical offset of the log before all pieces
+        self.room: i64 = room  # most bytes of the frame that are stored unchanged, header included; 0: none, and the header is stored at the end
+        self.withheld = withheld  # the body carries credentials
+        self.stored: i64 = 0  # bytes added to the log
+        self.passed: i64 = 0  # bytes received
+        self.digest: hashlib.blake2b | None = None  # of the body so far, when the log stores a hash
+        self.redactor: Redactor | None = None  # replaces ranges of the body, when the rule has ranges
+        self.serial: i64 = -1  # of the last block that refers to it
+        self.lost: i64 = 0  # reason code for which the frame cannot be stored any more; 0: it can. Both threads may set it.
 
 
 class Block:
-    """A finished block, without its place in a stream. Immutable; the loop thread hands it over to the writer thread.
-
-    Attributes:
-        strings: the string table.
-        rows, starts, sizes, answers: the sections as written to disk.
-        pieces: the data section, in order.
-        copied: the buffer with the copied payload; ``views`` are the pieces in it. None when it was too empty to be handed over.
-        data_len: bytes of all pieces.
-        request_frames, response_frames: frames stored, by direction.
-        lost_frames: the sum over the gap chunks.
-        first_ns, last_ns: capture time of the first and last chunk.
-        weight: bytes of memory that it keeps, for the bound of the queue.
-        must_keep: it has chunks of a rule with ``on_full: mute``; a failed write is repeated.
-        parts: the frames of which it has pieces.
-        flags: BLOCK_* of its header.
-        failure: reason code for which it was given up; 0: it was not.
-    """
+    """A finished block, without its place in a stream. Immutable; the loop thread hands it over to the writer thread."""
 
     def __init__(
         self,
@@ -110,25 +77,28 @@ class Block:
         parts: list[Part],
         flags: i64,
     ) -> None:
-        self.strings = strings
+        self.strings = strings  # the string table
+        # rows, starts, sizes, answers: the sections as written to disk
         self.rows = rows
         self.starts = starts
         self.sizes = sizes
         self.answers = answers
-        self.pieces = pieces
-        self.copied = copied
+        self.pieces = pieces  # the data section, in order
+        self.copied = copied  # the buffer with the copied payload; ``views`` are the pieces in it. None when it was too empty to be handed over.
         self.views = views
-        self.data_len: i64 = data_len
+        self.data_len: i64 = data_len  # bytes of all pieces
+        # request_frames, response_frames: frames stored, by direction
         self.request_frames: i64 = request_frames
         self.response_frames: i64 = response_frames
-        self.lost_frames: i64 = lost_frames
+        self.lost_frames: i64 = lost_frames  # the sum over the gap chunks
+        # first_ns, last_ns: capture time of the first and last chunk
         self.first_ns: i64 = first_ns
         self.last_ns: i64 = last_ns
-        self.weight: i64 = weight
-        self.must_keep = must_keep
-        self.parts = parts
-        self.flags: i64 = flags
-        self.failure: i64 = 0
+        self.weight: i64 = weight  # bytes of memory that it keeps, for the bound of the queue
+        self.must_keep = must_keep  # it has chunks of a rule with ``on_full: mute``; a failed write is repeated
+        self.parts = parts  # the frames of which it has pieces
+        self.flags: i64 = flags  # BLOCK_* of its header
+        self.failure: i64 = 0  # reason code for which it was given up; 0: it was not
 
     @property
     def chunk_count(self) -> int:
@@ -167,12 +137,7 @@ class Block:
 
 
 class Layout:
-    """The bytes of a block without its header.
-
-    Attributes:
-        parts: everything behind the header in order, padding included, for the CRC and one gathering write.
-        block_len: bytes of the block, header included.
-    """
+    """The bytes of a block without its header."""
 
     def __init__(self, block: Block) -> None:
         strings = _ENCODER.encode(block.strings).encode()
@@ -190,8 +155,8 @@ class Layout:
         tail = padding(end, BLOCK_ALIGNMENT)
         parts += block.pieces
         parts.append(bytes(tail))
-        self.parts = joined(parts)
-        self.block_len: i64 = end + tail
+        self.parts = joined(parts)  # everything behind the header in order, padding included, for the CRC and one gathering write
+        self.block_len: i64 = end + tail  # bytes of the block, header included
         self._block = block
         self._strings_len = len(strings)
         self._places = places

@@ -43,18 +43,16 @@ class BlockBuilder:
     """Gathers chunks; reused for block after block. Loop thread only, except ``reuse``.
 
     Attributes:
-        serial: number of the block being built; string indexes are valid within one block.
-        starts, sizes: sections to which callers append, while they count in ``starts_count`` and ``sizes_count``.
         data_len: bytes of payload added so far; the next chunk's ``data_offset``.
         weight: bytes of memory that the block keeps so far; its copy buffer counts as far as it is filled.
-        last_ns: the latest capture time; it never decreases, not even between blocks.
     """
 
     def __init__(self, room: int = 0) -> None:
         """``room``: bytes of payload that the copy buffer holds without growing."""
         self._room = room
-        self.serial: i64 = 0
-        self.last_ns: i64 = 0
+        self.serial: i64 = 0  # number of the block being built; string indexes are valid within one block
+        self.last_ns: i64 = 0  # the latest capture time; it never decreases, not even between blocks
+        # starts, sizes: sections to which callers append, while they count in ``starts_count`` and ``sizes_count``
         self.starts = BytesWriter()
         self.sizes = BytesWriter()
         self._rows = BytesWriter()
@@ -187,7 +185,6 @@ class BlockBuilder:
             capture_ns: at least ``last_ns``.
             pieces_from, first_ns: of the ``Part`` that the chunk completes; 0 for other frames.
             codes: the row's last eight bytes, from ``pack_codes``.
-            others: as in ``record``.
         """
         if self.chunk_count == 0:
             self._first_ns = capture_ns

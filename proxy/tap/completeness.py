@@ -28,8 +28,7 @@ from framegate.proxy.tap.stream_totals import STATES, StreamTotals, WindowRow
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
-EVERYTHING: Final = 1 << 62
-"""An offset and a window behind all others."""
+EVERYTHING: Final = 1 << 62  # an offset and a window behind all others
 RETRIES: Final = 5
 RETRY_S: Final = 0.2
 """The ledger is read again so often, after so many seconds, while a framegate is running: it may still note that it adopted a stream, or what it
@@ -40,29 +39,18 @@ _WHOLE: Final = frozenset({"complete", "cut", "open"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of ``verify``.
+    """The result of ``verify``."""
 
-    Attributes:
-        rows: by stream, listener, direction and window.
-        faults: what is wrong with files, blocks, streams and the ledger, a sentence each.
-        complete: there is a window, no fault, and every window is complete, except those that retention cut or that are being written. A window is
-            complete when all its rows are; streams without such a row saw nothing then.
-    """
-
-    rows: list[WindowRow]
-    faults: list[str]
+    rows: list[WindowRow]  # by stream, listener, direction and window
+    faults: list[str]  # what is wrong with files, blocks, streams and the ledger, a sentence each
+    # there is a window, no fault, and every window is complete, except those that retention cut or that are being written. A window is complete when
+    # all its rows are; streams without such a row saw nothing then.
     complete: bool
 
 
 def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
-    """Find out from the log alone whether it is complete. Nothing is written, and no lock is needed.
-
-    Retention may delete meanwhile. It writes to the ledger before it deletes, so missing blocks are judged by a ledger that was read later.
-
-    Args:
-        directory: of the tap.
-        progress: gets the size of each block that was read.
-        sleep: waits for a number of seconds.
+    """Find out from the log alone whether it is complete. Nothing is written, and no lock is needed. Retention may delete meanwhile. It writes to the
+    ledger before it deletes, so missing blocks are judged by a ledger that was read later. ``sleep``: waits for a number of seconds.
     """
     live = is_written(directory, sleep)
     before = streams(directory)  # before the ledger is read: the ledger knows all of these
@@ -123,7 +111,6 @@ class _Later:
         return {*self.before.streams, *self._now.streams}
 
     def stream_record(self, stream: str) -> StreamRecord | None:
-        """The last record of a stream."""
         return self._now.streams.get(stream) or self.before.streams.get(stream)
 
     @property
@@ -179,7 +166,6 @@ def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
-    """Whether more may be appended to a stream."""
     stream_record = ledger.streams.get(stream)
     if stream_record is not None:
         return stream_record.end is None
@@ -189,21 +175,13 @@ def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class _Miss:
-    """Blocks that were not found.
+    """Blocks that were not found."""
 
-    Attributes:
-        text: the fault in words.
-        offset: of the first of them.
-        available: where the log continues; None: nowhere.
-        first: they lie before all blocks that exist.
-        window: of the first block behind them, once it is read.
-    """
-
-    text: str
-    offset: int
-    available: int | None
-    first: bool = False
-    window: int = EVERYTHING
+    text: str  # the fault in words
+    offset: int  # of the first of them
+    available: int | None  # where the log continues; None: nowhere
+    first: bool = False  # they lie before all blocks that exist
+    window: int = EVERYTHING  # of the first block behind them, once it is read
 
 
 class _Reading:

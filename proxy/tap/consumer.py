@@ -20,24 +20,8 @@ from typing import Final, NamedTuple
 from framegate.proxy.tap.log_reader import START, LogError, Segment, walk_segment
 from framegate.proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatError
 
-__all__ = [
-    "MAX_NAMED",
-    "OTHERS",
-    "ConsumerInUseError",
-    "Consumers",
-    "Lag",
-    "Lags",
-    "claim_consumer",
-    "consumer_in_use",
-    "consumer_owner",
-    "read_consumers",
-    "remove_consumer",
-    "write_consumer",
-]
-
 CONSUMER_VERSION: Final = 1
-MAX_BYTES: Final = 4 << 20
-"""Largest file that is read: some 50,000 streams."""
+MAX_BYTES: Final = 4 << 20  # Largest file that is read: some 50,000 streams
 MAX_NAMED: Final = 50
 """Most consumers that ``Lags.measure`` names. Those beyond, in order of names, are one entry, ``OTHERS``: bytes summed, the oldest time."""
 OTHERS: Final = "others"
@@ -49,31 +33,20 @@ class ConsumerInUseError(RuntimeError):
 
 
 class Consumers(NamedTuple):
-    """The contents of the consumers' files.
+    """The contents of the consumers' files."""
 
-    Attributes:
-        offsets: of each consumer, by stream.
-        unreadable: why a consumer's file is not valid, by name; by ``CONSUMERS_FOLDER`` when the folder cannot be listed.
-    """
-
-    offsets: dict[str, dict[str, int]]
-    unreadable: dict[str, str]
+    offsets: dict[str, dict[str, int]]  # of each consumer, by stream
+    unreadable: dict[str, str]  # why a consumer's file is not valid, by name; by ``CONSUMERS_FOLDER`` when the folder cannot be listed
 
 
 def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int, owner: str = "") -> None:
     """Register a consumer, or store its progress. The file is replaced as a whole, or not at all; on a full disk a registered consumer's file is
     written in place, because its progress lets retention make room.
 
-    Args:
-        root: the tap directory.
-        name: of the consumer; becomes a file name.
-        offsets: for each stream the offset from which the consumer will read after a restart.
-        now_ns: wall clock.
-        owner: distinguishes this consumer from others of the same name, for example a job's checkpoint; "" does not.
+    ``offsets``: for each stream the offset from which the consumer will read after a restart. ``owner``: distinguishes this consumer from others of
+    the same name, for example a job's checkpoint; "" does not.
 
-    Raises:
-        ValueError: the name is not a plain file name.
-        OSError: the file is unchanged.
+    Raises ValueError: the name is not a plain file name; OSError: the file is unchanged.
     """
     path = _path(root, name)
     os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
@@ -133,17 +106,9 @@ def remove_consumer(root: str, name: str) -> None:
 
 @contextlib.contextmanager
 def claim_consumer(root: str, name: str, owner: str = "") -> Iterator[None]:
-    """Hold a name for the duration of a ``with`` block, at most until this process ends.
-
-    Args:
-        root: the tap directory.
-        name: of the consumer.
-        owner: as for ``write_consumer``; with "" only running consumers are a conflict.
-
-    Raises:
-        ValueError: the name is not a plain file name.
-        ConsumerInUseError: another process uses the name, or another owner registered it.
-        OSError: the folder cannot be written.
+    """Hold a name for the duration of a ``with`` block, at most until this process ends. ``owner``: as for ``write_consumer``; with "" only running
+    consumers are a conflict. Raises ValueError: the name is not a plain file name; ConsumerInUseError: another process uses the name, or another
+    owner registered it; OSError: the folder cannot be written.
     """
     path = _path(root, name, ".lock")
     os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
@@ -177,12 +142,7 @@ def _locked(path: str) -> int:
 
 
 def consumer_in_use(root: str, name: str) -> bool:
-    """Whether a process uses this name now.
-
-    Raises:
-        ValueError: the name is not a plain file name.
-        OSError: the lock cannot be examined.
-    """
+    """Whether a process uses this name now. Raises ValueError: the name is not a plain file name; OSError: the lock cannot be examined."""
     try:
         fd = os.open(_path(root, name, ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -271,11 +231,8 @@ class Lags:
         self._times: dict[tuple[str, int], int] = {}
 
     def measure(self, listed: Mapping[str, Sequence[Segment]], consumers: Mapping[str, Mapping[str, int]]) -> dict[str, Lag]:
-        """The lag of each consumer, by its name as printable text.
-
-        Args:
-            listed: the existing segments in order, by stream.
-            consumers: the offsets of each, by stream; a stream without an offset is unread.
+        """The lag of each consumer, by its name as printable text. ``listed``: the existing segments in order, by stream. ``consumers``: the offsets
+        of each, by stream; a stream without an offset is unread.
         """
         found: dict[str, Lag] = {}
         times: dict[tuple[str, int], int] = {}

@@ -14,20 +14,14 @@ from framegate.proxy.tap.ledger import Ledger, StreamRecord, read_ledger
 from framegate.proxy.tap.record import LOCK_NAME
 from framegate.proxy.tap.store import is_url
 
-__all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_faults"]
-
-LIVE_S: Final = 15.0
-"""Greatest age of the last heartbeat of a running framegate; it renews the heartbeat each second."""
+LIVE_S: Final = 15.0  # Greatest age of the last heartbeat of a running framegate; it renews the heartbeat each second
 _LOOKS: Final = 8
 _LOOK_S: Final = 0.25
 
 
 def expected_start(stream_record: StreamRecord | None, base: int) -> int:
-    """The offset from which a stream should exist.
-
-    Args:
-        stream_record: of the ledger; None: it does not know the stream.
-        base: of the oldest segment. Retention writes to the ledger before it deletes, so the expected start may lie before it.
+    """The offset from which a stream should exist. ``stream_record``: of the ledger; None: it does not know the stream. ``base``: of the oldest
+    segment. Retention writes to the ledger before it deletes, so the expected start may lie before it.
     """
     return base if stream_record is None or stream_record.adopted else min(base, stream_record.deleted_to)
 
@@ -38,11 +32,8 @@ def expected_end(stream_record: StreamRecord | None) -> int | None:
 
 
 def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
-    """What is wrong with a ledger itself.
-
-    Args:
-        ledger: of a tap directory.
-        strangers: streams that exist and that the ledger does not know; a damaged ledger may have had their lines.
+    """What is wrong with a ledger itself. ``ledger``: of a tap directory. ``strangers``: streams that exist and that the ledger does not know; a
+    damaged ledger may have had their lines.
     """
     strangers = list(strangers)
     if not ledger.present:  # with their number, so that an acceptance does not cover a later loss

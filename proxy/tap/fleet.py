@@ -16,42 +16,26 @@ from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, store_at
 
-__all__ = ["FOREVER_NS", "LOST", "SILENT_INTERVALS", "Minute", "Node", "minutes", "node_at", "nodes_of", "until_of", "verify_node"]
-
 FOREVER_NS: Final = 1 << 62
-SILENT_INTERVALS: Final = 3
-"""A node is silent when it has not been heard for so many of its intervals."""
+SILENT_INTERVALS: Final = 3  # a node is silent when it has not been heard for so many of its intervals
 _SILENT_LEAST_NS: Final = 30_000_000_000
 LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A node in the store. Times are of the node's clock, since 1970.
+    """A node in the store. Times are of the node's clock, since 1970."""
 
-    Attributes:
-        name: of its folder.
-        root: its URL, which readers take like a directory.
-        began_ns: when its first stream began; 0: not known.
-        heard_ns: when it was last heard; 0: never.
-        until_ns: before this time, all its frames are in the store, or what is known of them; ``FOREVER_NS``: it ended in order.
-        silent: it should have been heard since.
-        streams: number of its streams.
-        written: those without an end.
-        shipped: bytes in the store.
-        fault: why that is not known, in words; empty when it is.
-    """
-
-    name: str
-    root: str
-    began_ns: int = 0
-    heard_ns: int = 0
-    until_ns: int = 0
-    silent: bool = False
-    streams: int = 0
-    written: int = 0
-    shipped: int = 0
-    fault: str = ""
+    name: str  # of its folder
+    root: str  # its URL, which readers take like a directory
+    began_ns: int = 0  # when its first stream began; 0: not known
+    heard_ns: int = 0  # when it was last heard; 0: never
+    until_ns: int = 0  # before this time, all its frames are in the store, or what is known of them; ``FOREVER_NS``: it ended in order
+    silent: bool = False  # it should have been heard since
+    streams: int = 0  # number of its streams
+    written: int = 0  # those without an end
+    shipped: int = 0  # bytes in the store
+    fault: str = ""  # why that is not known, in words; empty when it is
 
     @property
     def state(self) -> str:
@@ -61,32 +45,22 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Minute:
-    """A minute of a fleet.
+    """A minute of a fleet."""
 
-    Attributes:
-        window_ns: where it begins, wall clock.
-        state: ``complete``, ``lost`` or ``open``.
-        seen, lost, at_most: frames, of all nodes. Frames that are missing without a row about them count as lost.
-        exact: no other frames are lost, as far as nodes were heard.
-        reasons: why frames are lost, in words.
-        waiting: nodes that have not been heard since; also when it is ``lost``.
-    """
-
-    window_ns: int
-    state: str
+    window_ns: int  # where it begins, wall clock
+    state: str  # ``complete``, ``lost`` or ``open``
+    # seen, lost, at_most: frames, of all nodes. Frames that are missing without a row about them count as lost.
     seen: int
     lost: int
     at_most: int
-    exact: bool
-    reasons: list[str]
-    waiting: list[str]
+    exact: bool  # no other frames are lost, as far as nodes were heard
+    reasons: list[str]  # why frames are lost, in words
+    waiting: list[str]  # nodes that have not been heard since; also when it is ``lost``
 
 
 def nodes_of(url: str) -> list[str]:
-    """The URLs of the nodes below a prefix; of the node alone, if it is one. One request for 1,000 nodes.
-
-    Raises:
-        OSError: the store cannot be read.
+    """The URLs of the nodes below a prefix; of the node alone, if it is one. One request for 1,000 nodes. Raises OSError: the store cannot be
+    read.
     """
     if content_of(url) is not None:
         return [url.rstrip("/")]
@@ -94,15 +68,7 @@ def nodes_of(url: str) -> list[str]:
 
 
 def node_at(root: str, now_ns: int) -> Node:
-    """What the stored ledger says of a node: one request.
-
-    Args:
-        root: its URL.
-        now_ns: wall clock.
-
-    Raises:
-        OSError: the store cannot be read.
-    """
+    """What the stored ledger says of a node: one request. ``root``: its URL. ``now_ns``: wall clock. Raises OSError: the store cannot be read."""
     name, ledger = root.rsplit("/", 1)[-1], read_ledger(root)
     shipped = ledger.shipped
     if shipped is None:
@@ -147,10 +113,8 @@ def _until(ledger: Ledger, stream: str) -> int:
 def verify_node(
     root: str, now_ns: int, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep
 ) -> tuple[Node, Verdict]:
-    """``completeness.verify`` for a node in the store. What the shipper says is read before the segments are listed, so they must be there.
-
-    Raises:
-        OSError: the store cannot be read.
+    """``completeness.verify`` for a node in the store. What the shipper says is read before the segments are listed, so they must be there. Raises
+    OSError: the store cannot be read.
     """
     COPIES.forget(root)  # what was damaged since is found
     node = node_at(root, now_ns)
@@ -167,12 +131,8 @@ def verify_node(
 
 
 def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] = ()) -> Iterator[Minute]:
-    """The minutes from the first to the last that any node has rows about.
-
-    Args:
-        found: each node with its rows.
-        gone: names of nodes that no longer exist. What they had not shipped when they were last heard is lost, and later minutes do not wait for
-            them.
+    """The minutes from the first to the last that any node has rows about. ``found``: each node with its rows. ``gone``: names of nodes that no
+    longer exist. What they had not shipped when they were last heard is lost, and later minutes do not wait for them.
     """
     found = list(found)
     rows: dict[int, list[WindowRow]] = {}

@@ -8,26 +8,19 @@ from mypy_extensions import i32, i64
 
 from framegate.proxy.network.run import Run
 
-__all__ = ["FrameTap", "RequestFacts"]
-
 _NAME_AT = 10  # key, version, correlation id, length of the name
 _CONTROLLED_SHUTDOWN_V0 = 7 << 16  # the one request whose header (v0) has no client id
 
 
 class RequestFacts:
-    """The API and the client name of the requests of one connection, for rules that need them.
-
-    The pairing fills it, run by run; the taps of both directions read it. It exists only while one of them needs it.
-
-    Attributes:
-        keys: ``api key << 16 | version`` of each request of the run; -1 for a frame without a request header.
-        clients: for each request the index in ``names`` of the client name that applies to it.
-        names: the client name before the run, then those that its requests brought; None: not known, or the client has none.
+    """The API and the client name of the requests of one connection, for rules that need them. The pairing fills it, run by run; the taps of both
+    directions read it. It exists only while one of them needs it.
     """
 
     def __init__(self) -> None:
-        self.keys: vec[i32] = vec[i32]()
-        self.clients: vec[i32] = vec[i32]()
+        self.keys: vec[i32] = vec[i32]()  # ``api key << 16 | version`` of each request of the run; -1 for a frame without a request header
+        self.clients: vec[i32] = vec[i32]()  # for each request the index in ``names`` of the client name that applies to it
+        # the client name before the run, then those that its requests brought; None: not known, or the client has none
         self.names: list[str | None] = [None]
         self._raw = b""
 
@@ -37,18 +30,14 @@ class RequestFacts:
         return self.names[-1]
 
     def begin(self, frames: i64) -> None:
-        """Start a run of this number of requests."""
         self.keys = vec[i32](capacity=frames)
         self.clients = vec[i32](capacity=frames)
         if len(self.names) > 1:
             self.names = [self.names[-1]]
 
     def add(self, api: i64, data: bytes, pos: i64, end: i64) -> None:
-        """Add the next frame of the run.
-
-        Args:
-            api: key and version; below 0: the frame has no request header.
-            data, pos, end: where the body lies, as far as it is known.
+        """Add the next frame of the run. ``api``: key and version; below 0: the frame has no request header. ``data``, ``pos``, ``end``: where the
+        body lies, as far as it is known.
         """
         if api < 0:
             api = -1
@@ -84,20 +73,14 @@ class RequestFacts:
 
 
 class FrameTap(abc.ABC):
-    """One direction of one connection, as rules tap it. Loop thread only.
-
-    ``TapRules.match`` makes it when the connection is READY, or when rules change; the relay keeps it beside the channel.
-
-    Attributes:
-        mutes: a full log must stop the source; ``may_read`` is to be called before each read.
-        asks: a rule needs the API of a frame or the client's name: ``facts`` is to be set.
-        facts: of the connection's requests, where ``asks``; None: not known.
+    """One direction of one connection, as rules tap it. Loop thread only. ``TapRules.match`` makes it when the connection is READY, or when rules
+    change; the relay keeps it beside the channel.
     """
 
     def __init__(self, mutes: bool, asks: bool) -> None:
-        self.mutes: bool = mutes
-        self.asks: bool = asks
-        self.facts: RequestFacts | None = None
+        self.mutes: bool = mutes  # a full log must stop the source; ``may_read`` is to be called before each read
+        self.asks: bool = asks  # a rule needs the API of a frame or the client's name: ``facts`` is to be set
+        self.facts: RequestFacts | None = None  # of the connection's requests, where ``asks``; None: not known
 
     @property
     @abc.abstractmethod
@@ -127,12 +110,10 @@ class FrameTap(abc.ABC):
             latencies: with keys: microseconds from request to answer, -1 unknown.
             request_sizes, correlation_ids: with keys: body bytes and correlation id of the request, -1 unknown; both or neither.
 
-        Returns:
-            True: continue. False (only under ``on_full: mute``): the run was taken, and the source is to be muted for ``tap`` until
-            ``TapWriter.accepts`` returns True.
+        Returns: True: continue. False (only under ``on_full: mute``): the run was taken, and the source is to be muted for ``tap`` until
+        ``TapWriter.accepts`` returns True.
 
-        Raises:
-            ValueError: the arguments about answers do not have one entry for each frame; nothing was appended.
+        Raises ValueError: the arguments about answers do not have one entry for each frame; nothing was appended.
         """
 
     @abc.abstractmethod
@@ -153,14 +134,12 @@ class FrameTap(abc.ABC):
         Args:
             run: the piece, of the kind in ``run.part``. Kept by reference as in ``append``.
             frame_number: of the frame, as ``first_frame`` in ``append``. This and all other arguments but the time are the same for all its pieces.
-            capture_ns: wall clock.
             withheld: the body carries credentials and must not be kept.
             key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
             latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; larger values are stored as the largest int32.
             request_size, correlation_id: with key: of the request; -1 unknown.
 
-        Returns:
-            As ``append``.
+        Returns: As ``append``.
         """
 
     @abc.abstractmethod
@@ -173,20 +152,12 @@ class FrameTap(abc.ABC):
 
     @abc.abstractmethod
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:
-        """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
-
-        Args:
-            frame_count, byte_count: their number and bytes, headers included.
-            first_frame, capture_ns: as in ``append``.
-            run: the frames, or the piece of one, where available.
+        """Count whole frames that were received and are not passed on: matched, and in the log as a gap. ``frame_count``, ``byte_count``: their
+        number and bytes, headers included. ``run``: the frames, or the piece of one, where available.
         """
 
     @abc.abstractmethod
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
-        """Add a gap for frames, or bytes of an unfinished frame, that will not come. They do not count as matched.
-
-        Args:
-            reason: ``REASON_PARTIAL_FRAME`` with no frames, for a frame that its sender did not finish.
-            frame_count, byte_count: their number and bytes.
-            first_frame, capture_ns: as in ``append``.
+        """Add a gap for frames, or bytes of an unfinished frame, that will not come. They do not count as matched. ``reason``:
+        ``REASON_PARTIAL_FRAME`` with no frames, for a frame that its sender did not finish. ``frame_count``, ``byte_count``: their number and bytes.
         """

@@ -18,21 +18,7 @@ NO_CONNECTION: Final = -1
 
 
 class Gap:
-    """Lost frames of one direction of one connection.
-
-    Attributes:
-        connection: id of the pair; ``NO_CONNECTION`` when folded.
-        direction, reason, framing, protocol, capture: codes of ``record``.
-        listener: name of the listener; None: not known.
-        principal: of the client; None: none, or folded.
-        peer: the client's address; None: not known, or folded.
-        rule: name of the rule that matched.
-        first_frame: number of the first lost frame on this connection and direction; -1 when folded.
-        from_ns, until_ns: when the first and the last frame were lost, wall clock.
-        frames, bytes: lost, headers included.
-        flags: FLAG_AT_MOST, FLAG_UNKNOWN or 0.
-        written: the gap is in a block, or added to another gap; later losses need a new one.
-    """
+    """Lost frames of one direction of one connection."""
 
     def __init__(
         self,
@@ -50,23 +36,26 @@ class Gap:
         rule: str | None = None,
         first_frame: i64 = -1,
     ) -> None:
-        self.connection: i64 = connection
+        self.connection: i64 = connection  # id of the pair; ``NO_CONNECTION`` when folded
+        # direction, reason, framing, protocol, capture: codes of ``record``
         self.direction: i64 = direction
         self.reason: i64 = reason
         self.framing: i64 = framing
         self.protocol: i64 = protocol
         self.capture: i64 = capture
-        self.listener = listener
-        self.principal = principal
-        self.peer = peer
-        self.rule = rule
-        self.first_frame: i64 = first_frame
+        self.listener = listener  # name of the listener; None: not known
+        self.principal = principal  # of the client; None: none, or folded
+        self.peer = peer  # the client's address; None: not known, or folded
+        self.rule = rule  # name of the rule that matched
+        self.first_frame: i64 = first_frame  # number of the first lost frame on this connection and direction; -1 when folded
+        # from_ns, until_ns: when the first and the last frame were lost, wall clock
         self.from_ns: i64 = from_ns
         self.until_ns: i64 = from_ns
+        # frames, bytes: lost, headers included
         self.frames: i64 = 0
         self.bytes: i64 = 0
-        self.flags: i64 = 0
-        self.written = False
+        self.flags: i64 = 0  # FLAG_AT_MOST, FLAG_UNKNOWN or 0
+        self.written = False  # the gap is in a block, or added to another gap; later losses need a new one
 
     @property
     def window(self) -> i64:
@@ -101,10 +90,8 @@ class PendingGaps:
         return len(self._gaps)
 
     def remember(self, gap: Gap) -> Gap:
-        """Keep a gap that is not written yet, or add it to the one of the same connection, direction and reason.
-
-        Returns:
-            The gap that is kept, for further losses.
+        """Keep a gap that is not written yet, or add it to the one of the same connection, direction and reason. Returns: The gap that is kept, for
+        further losses.
         """
         waiting = self._gaps.get(_key(gap))
         if waiting is not None:
@@ -118,7 +105,6 @@ class PendingGaps:
         return gap
 
     def take(self) -> list[Gap]:
-        """Remove and return all gaps."""
         gaps = list(self._gaps.values())
         self._gaps.clear()
         return gaps

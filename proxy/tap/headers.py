@@ -42,49 +42,34 @@ HEADER_CRC: Final = struct.Struct("<I")
 
 
 class Seal(NamedTuple):
-    """The end of a segment.
+    """The end of a segment."""
 
-    Attributes:
-        end: the logical offset behind its last block.
-        blocks: their number.
-        request_frames, response_frames, lost_frames: sums over the blocks' headers.
-        sealed_ns: wall clock.
-        flags: SEAL_FINAL, SEAL_CUT.
-    """
-
-    end: int
-    blocks: int
+    end: int  # the logical offset behind its last block
+    blocks: int  # their number
+    # request_frames, response_frames, lost_frames: sums over the blocks' headers
     request_frames: int
     response_frames: int
     lost_frames: int
-    sealed_ns: int
-    flags: int
+    sealed_ns: int  # wall clock
+    flags: int  # SEAL_FINAL, SEAL_CUT
 
 
 class BlockHeader(NamedTuple):
-    """A block's header. Positions are relative to the block's start; ``record`` describes the fields.
-
-    Attributes:
-        flags: BLOCK_*.
-        offset: the block's logical offset in its stream.
-        sequence: number of the block in its stream, from 0.
-        first_ns, last_ns: capture time of the first and last chunk.
-        request_frames, response_frames: frames stored, by direction.
-        lost_frames: the sum over the gap chunks.
-        starts_count: frames stored; equals request_frames + response_frames.
-    """
+    """A block's header. Positions are relative to the block's start; ``record`` describes the fields."""
 
     header_len: int
-    flags: int
+    flags: int  # BLOCK_*
     chunk_count: int
     block_len: int
-    offset: int
-    sequence: int
+    offset: int  # the block's logical offset in its stream
+    sequence: int  # number of the block in its stream, from 0
+    # first_ns, last_ns: capture time of the first and last chunk
     first_ns: int
     last_ns: int
+    # request_frames, response_frames: frames stored, by direction
     request_frames: int
     response_frames: int
-    lost_frames: int
+    lost_frames: int  # the sum over the gap chunks
     strings_len: int
     chunks_at: int
     starts_at: int
@@ -92,7 +77,7 @@ class BlockHeader(NamedTuple):
     answers_at: int
     data_at: int
     data_len: int
-    starts_count: int
+    starts_count: int  # frames stored; equals request_frames + response_frames
     sizes_count: int
     answers_count: int
     body_crc: int
@@ -109,13 +94,8 @@ class BlockHeader(NamedTuple):
 
 
 def encode_segment_header(members: dict[str, str | int]) -> bytes:
-    """The first ``SEGMENT_HEADER_BYTES`` of a segment.
-
-    Args:
-        members: node, slot, stream, boot_id, created_ns and base; the version is added.
-
-    Raises:
-        FormatError: the members are too long.
+    """The first ``SEGMENT_HEADER_BYTES`` of a segment. ``members``: node, slot, stream, boot_id, created_ns and base; the version is added. Raises
+    FormatError: the members are too long.
     """
     body = json.dumps({"version": FORMAT_VERSION, **members}, sort_keys=True).encode()
     if len(body) > SEAL_AT - SEGMENT_HEADER.size:
@@ -125,14 +105,8 @@ def encode_segment_header(members: dict[str, str | int]) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> dict[str, str | int]:
-    """The members of a segment's header.
-
-    Args:
-        data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
-
-    Raises:
-        VersionError: of a version above ``FORMAT_VERSION``.
-        FormatError: not a segment, or damaged.
+    """The members of a segment's header. ``data``: at least the first ``SEGMENT_HEADER_BYTES`` of the file. Raises VersionError: of a version above
+    ``FORMAT_VERSION``; FormatError: not a segment, or damaged.
     """
     if len(data) < SEGMENT_HEADER_BYTES:
         raise FormatError(f"segment header has {len(data)} bytes of {SEGMENT_HEADER_BYTES}")
@@ -155,13 +129,8 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(data: bytes) -> Seal | None:
-    """The seal of a segment; None when its bytes are zeros.
-
-    Args:
-        data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
-
-    Raises:
-        FormatError: it is damaged.
+    """The seal of a segment; None when its bytes are zeros. ``data``: at least the first ``SEGMENT_HEADER_BYTES`` of the file. Raises FormatError: it
+    is damaged.
     """
     packed = bytes(data[SEAL_AT : SEAL_AT + SEAL.size + SEAL_CRC.size])
     if not any(packed):
@@ -180,13 +149,8 @@ def encode_block_header(header: BlockHeader) -> bytes:
 
 
 def decode_block_header(data: "Buffer", position: int = 0) -> BlockHeader:
-    """The header of the block at ``position``.
-
-    Args:
-        data: bytes or a view of them; at least ``BLOCK_HEADER_BYTES`` behind ``position``.
-
-    Raises:
-        FormatError: no block begins here, or its header is damaged. The caller checks whether the block lies inside its file, and its body's CRC.
+    """The header of the block at ``position``. ``data``: bytes or a view of them; at least ``BLOCK_HEADER_BYTES`` behind ``position``. Raises
+    FormatError: no block begins here, or its header is damaged. The caller checks whether the block lies inside its file, and its body's CRC.
     """
     view = memoryview(data)[position : position + BLOCK_HEADER_BYTES]
     if len(view) < BLOCK_HEADER_BYTES:

@@ -39,41 +39,13 @@ from typing import Any, Final, TypeGuard
 from framegate.proxy.tap.record import is_stream_name
 from framegate.proxy.tap.store import is_url, store_at
 
-__all__ = [
-    "LEDGER_NAME",
-    "NEVER",
-    "RECOVERY",
-    "DamageError",
-    "Ledger",
-    "LedgerState",
-    "Pair",
-    "Shipped",
-    "Span",
-    "StreamRecord",
-    "compacted",
-    "content_of",
-    "decode",
-    "encode",
-    "integer",
-    "is_recovery",
-    "joined",
-    "kept_record",
-    "ledger_of",
-    "pairs",
-    "read_ledger",
-    "run_of",
-    "span",
-]
-
 LEDGER_NAME: Final = "_ledger.jsonl"
 EVENTS: Final = ("born", "tapped", "ended", "deleted", "adopted", "kept")
 RECOVERY: Final = "recovery"
 
 
-Pair = tuple[str, str]
-"""A listener's name and a direction."""
-Span = tuple[int, int]
-"""Two times, wall clock."""
+Pair = tuple[str, str]  # a listener's name and a direction
+Span = tuple[int, int]  # Two times, wall clock
 NEVER: Final[Span] = (0, 0)
 
 
@@ -88,11 +60,7 @@ def encode(record: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The record in a line without its line feed; it has an event, of any version.
-
-    Raises:
-        DamageError: the line is not valid.
-    """
+    """The record in a line without its line feed; it has an event, of any version. Raises DamageError: the line is not valid."""
     text = line[9:]
     if line[:9] != b"%08x " % zlib.crc32(text):
         raise DamageError("its CRC does not fit")
@@ -141,30 +109,19 @@ def joined(left: Span, right: Span) -> Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """The ledger's record of one stream.
+    """The ledger's record of one stream."""
 
-    Attributes:
-        born: number of its first line.
-        born_ns: wall clock of that line; 0 for a stream that was adopted.
-        tapped: (listener, direction) pairs that rules could match at some time.
-        end: the logical offset behind its last block; None: not known to have ended.
-        settled: what it lacks is in the log; for an adopted stream only its own blocks are known.
-        deleted_to: blocks before this offset are deleted; 0: none.
-        cut_from_ns, cut_until_ns: the times of the deleted blocks, wall clock. From 0: the first time is not known; until 0: none is deleted.
-        recovery: control wrote it, for another stream.
-        adopted: it existed before the ledger.
-    """
-
-    born: int
-    born_ns: int
-    tapped: list[Pair]
-    end: int | None = None
-    settled: bool = False
-    deleted_to: int = 0
+    born: int  # number of its first line
+    born_ns: int  # wall clock of that line; 0 for a stream that was adopted
+    tapped: list[Pair]  # (listener, direction) pairs that rules could match at some time
+    end: int | None = None  # the logical offset behind its last block; None: not known to have ended
+    settled: bool = False  # what it lacks is in the log; for an adopted stream only its own blocks are known
+    deleted_to: int = 0  # blocks before this offset are deleted; 0: none
+    # cut_from_ns, cut_until_ns: the times of the deleted blocks, wall clock. From 0: the first time is not known; until 0: none is deleted.
     cut_from_ns: int = 0
     cut_until_ns: int = 0
-    recovery: bool = False
-    adopted: bool = False
+    recovery: bool = False  # control wrote it, for another stream
+    adopted: bool = False  # it existed before the ledger
 
     @property
     def gone(self) -> bool:
@@ -174,71 +131,46 @@ class StreamRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shipped:
-    """What a shipper says of a node, in the store. Times are of the node's wall clock.
+    """What a shipper says of a node, in the store. Times are of the node's wall clock."""
 
-    Attributes:
-        heard_ns: when it was written.
-        at_ns: every stream that began before this time is in the ledger.
-        stopped: the node's framegate had ended in order: no stream is being written.
-        interval_ms: how often it is written, at least.
-        writer: distinguishes shippers.
-        local_last: the number of the last line of the node's own ledger.
-        streams: by name, the logical offset up to which the stream is in the store; and the time before which all frames are, or what is known of
-            them, for a stream without an end in the ledger.
-    """
-
-    heard_ns: int
-    at_ns: int
-    stopped: bool
-    interval_ms: int
-    writer: str
-    local_last: int
+    heard_ns: int  # when it was written
+    at_ns: int  # every stream that began before this time is in the ledger
+    stopped: bool  # the node's framegate had ended in order: no stream is being written
+    interval_ms: int  # how often it is written, at least
+    writer: str  # distinguishes shippers
+    local_last: int  # the number of the last line of the node's own ledger
+    # by name, the logical offset up to which the stream is in the store; and the time before which all frames are, or what is known of them, for a
+    # stream without an end in the ledger
     streams: Mapping[str, tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ledger:
-    """The contents of a ledger.
+    """The contents of a ledger."""
 
-    Attributes:
-        present: the file exists.
-        last: number of its last line; 0: none.
-        damage: what is wrong with it, in words; empty when it is sound.
-        streams: by name, oldest first.
-        forgotten: streams born up to this number may be unknown although some consumer had not read them; 0: none.
-        cut_from_ns, cut_until_ns: as in ``StreamRecord``, for deleted streams that are unknown here.
-        lost: what was lost of it before a start, in words; empty: nothing.
-        shipped: for a ledger in a store; otherwise None.
-        sparse_to: the number of the last line before the last compaction; 0: none.
-    """
-
-    present: bool
-    last: int
-    damage: str
-    streams: dict[str, StreamRecord]
-    forgotten: int = 0
+    present: bool  # the file exists
+    last: int  # number of its last line; 0: none
+    damage: str  # what is wrong with it, in words; empty when it is sound
+    streams: dict[str, StreamRecord]  # by name, oldest first
+    forgotten: int = 0  # streams born up to this number may be unknown although some consumer had not read them; 0: none
+    # cut_from_ns, cut_until_ns: as in ``StreamRecord``, for deleted streams that are unknown here
     cut_from_ns: int = 0
     cut_until_ns: int = 0
-    lost: str = ""
-    shipped: Shipped | None = None
-    sparse_to: int = dataclasses.field(default=0, compare=False)
+    lost: str = ""  # what was lost of it before a start, in words; empty: nothing
+    shipped: Shipped | None = None  # for a ledger in a store; otherwise None
+    sparse_to: int = dataclasses.field(default=0, compare=False)  # the number of the last line before the last compaction; 0: none
 
 
 class LedgerState:
-    """A ledger while it is read or written.
-
-    Attributes:
-        damaged_at: the number before the damage; 0: none.
-        cut: ``cut_from_ns`` and ``cut_until_ns`` of ``Ledger``. Other attributes as in ``Ledger``.
-    """
+    """A ledger while it is read or written."""
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamRecord] = {}
         self.last = 0
         self.damage = ""
-        self.damaged_at = 0
+        self.damaged_at = 0  # the number before the damage; 0: none
         self.forgotten = 0
-        self.cut: Span = NEVER
+        self.cut: Span = NEVER  # ``cut_from_ns`` and ``cut_until_ns`` of ``Ledger``. Other attributes as in ``Ledger``.
         self.lost = ""
         self.shipped: Shipped | None = None
         self._sparse_to = 0
@@ -306,7 +238,6 @@ class LedgerState:
             self.streams[stream] = _shortened(known, record)
 
     def frozen(self, *, present: bool) -> Ledger:
-        """The present state."""
         return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut, self.lost, self.shipped, self._sparse_to)
 
 
@@ -407,9 +338,5 @@ def ledger_of(content: bytes | None) -> Ledger:
 
 
 def read_ledger(directory: str) -> Ledger:
-    """The ledger of a log. Damage, or a log without a ledger, is not an error.
-
-    Raises:
-        OSError: it exists and cannot be read.
-    """
+    """The ledger of a log. Damage, or a log without a ledger, is not an error. Raises OSError: it exists and cannot be read."""
     return ledger_of(content_of(directory))

@@ -25,11 +25,8 @@ from framegate.proxy.tap.ledger import (
 from framegate.proxy.tap.log_segments import segments, streams
 from framegate.proxy.tap.record import FILE_MODE
 
-__all__ = ["LedgerWriter"]
-
 COMPACT_BYTES: Final = 1 << 20
-KEPT_BYTES: Final = COMPACT_BYTES // 2
-"""Greatest size after a compaction, as far as it is due to deleted streams."""
+KEPT_BYTES: Final = COMPACT_BYTES // 2  # Greatest size after a compaction, as far as it is due to deleted streams
 
 
 class LedgerWriter:
@@ -38,12 +35,10 @@ class LedgerWriter:
     A write that fails raises OSError, and a line about a stream that was never born ValueError. Then no part of the line is valid for a reader, and
     ``ledger`` is unchanged.
 
-    Args:
-        directory: of the tap; the caller holds its lock. A last line that a crash tore is cut off before the first append.
-        known: the number of the last line as noted elsewhere; 0: not noted.
+    ``directory``: of the tap; the caller holds its lock. A last line that a crash tore is cut off before the first append. ``known``: the number of
+    the last line as noted elsewhere; 0: not noted.
 
-    Raises:
-        OSError: the file cannot be read or created.
+    Raises OSError: the file cannot be read or created.
     """
 
     def __init__(self, directory: str, known: int = 0) -> None:
@@ -86,7 +81,6 @@ class LedgerWriter:
 
     @property
     def last(self) -> int:
-        """The number of the last line."""
         return self._state.last
 
     @property
@@ -101,7 +95,6 @@ class LedgerWriter:
         return self._size > COMPACT_BYTES
 
     def born(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
-        """A stream will be written."""
         self._append({"event": "born", "stream": stream, "tapped": sorted(set(tapped))}, now_ns)
 
     def tapped(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
@@ -123,15 +116,9 @@ class LedgerWriter:
         self._append({"event": "adopted", "stream": stream, "end": end}, now_ns)
 
     def compact(self, consumers: Mapping[str, Mapping[str, int]], now_ns: int) -> int:
-        """Write the file again, without streams that are deleted completely.
-
-        Args:
-            consumers: for each registered consumer its offset in each stream. Streams that all have read are left out first, others only when the
-                file would be too large.
-            now_ns: wall clock.
-
-        Returns:
-            The number of streams left out.
+        """Write the file again, without streams that are deleted completely. ``consumers``: for each registered consumer its offset in each stream.
+        Streams that all have read are left out first, others only when the file would be too large. ``now_ns``: wall clock. Returns: The number of
+        streams left out.
         """
         with self._lock:
             streams = self._state.streams
@@ -154,7 +141,6 @@ class LedgerWriter:
             return len(dropped)
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             os.close(self._fd)
 

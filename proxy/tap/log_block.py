@@ -11,54 +11,35 @@ from framegate.proxy.tap.pieces import chunk_rows
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of the log, with the facts of its chunk.
+    """One frame of the log, with the facts of its chunk."""
 
-    Attributes:
-        stream: the folder's name.
-        capture_ns: wall clock.
-        connection: id of the pair.
-        listener, direction, principal, peer, rule: words.
-        number: the frame's number on its connection and direction, from 0.
-        size: bytes of the body on the wire.
-        body: the stored part of it: all, a part, nothing, or a hash.
-        request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
-        latency_us: from request to the answer's first byte; -1 unknown, None not paired.
-        request_size: bytes of the request's body; -1 unknown, None not paired, or an older log.
-        correlation_id: of the request; likewise.
-        transfer_us: from the first to the last bytes of a frame that was cut through; None for other frames.
-        flags: of the chunk.
-    """
-
-    stream: str
-    capture_ns: int
-    connection: int
+    stream: str  # the folder's name
+    capture_ns: int  # wall clock
+    connection: int  # id of the pair
+    # listener, direction, principal, peer, rule: words
     listener: str
     direction: str
     principal: str | None
     peer: str | None
     rule: str | None
-    number: int
-    size: int
-    body: bytes
-    request_key: int | None
-    latency_us: int | None
-    transfer_us: int | None
-    flags: int
-    request_size: int | None = None
-    correlation_id: int | None = None
+    number: int  # the frame's number on its connection and direction, from 0
+    size: int  # bytes of the body on the wire
+    body: bytes  # the stored part of it: all, a part, nothing, or a hash
+    request_key: int | None  # ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired
+    latency_us: int | None  # from request to the answer's first byte; -1 unknown, None not paired
+    transfer_us: int | None  # from the first to the last bytes of a frame that was cut through; None for other frames
+    flags: int  # of the chunk
+    request_size: int | None = None  # bytes of the request's body; -1 unknown, None not paired, or an older log
+    correlation_id: int | None = None  # of the request; likewise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A gap chunk, decoded; fields as in ``record``.
-
-    Attributes:
-        from_ns, until_ns: when the first and the last frame were lost.
-        certainty: of ``frames`` and ``bytes``, from ``CERTAINTIES``.
-    """
+    """A gap chunk, decoded; fields as in ``record``."""
 
     stream: str
     capture_ns: int
+    # from_ns, until_ns: when the first and the last frame were lost
     from_ns: int
     until_ns: int
     connection: int
@@ -71,7 +52,7 @@ class GapRecord:
     first_frame: int
     frames: int
     bytes: int
-    certainty: str = "exact"
+    certainty: str = "exact"  # of ``frames`` and ``bytes``, from ``CERTAINTIES``
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,23 +69,15 @@ class TotalsRecord:
 
 
 class LogBlock:
-    """A block with correct CRCs.
-
-    Attributes:
-        stream: the folder's name.
-        header: its header.
-        data: a view of the whole block, header included.
-        strings: its string table.
-        rows: its chunk table; with pieces as on disk, or without them once joined (``log_reader``).
-    """
+    """A block with correct CRCs."""
 
     def __init__(self, stream: str, header: BlockHeader, data: memoryview) -> None:
-        self.stream = stream
-        self.header = header
-        self.data = data
+        self.stream = stream  # the folder's name
+        self.header = header  # its header
+        self.data = data  # a view of the whole block, header included
         strings: list[str] = json.loads(bytes(data[header.header_len : header.header_len + header.strings_len]) or b"[]")
-        self.strings = strings
-        self.rows = chunk_rows(header, data)
+        self.strings = strings  # its string table
+        self.rows = chunk_rows(header, data)  # its chunk table; with pieces as on disk, or without them once joined (``log_reader``)
 
     def word(self, index: int) -> str | None:
         """The string at an index; None for -1."""

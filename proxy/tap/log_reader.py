@@ -62,29 +62,17 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block found by its header; its body was not read.
+    """A block found by its header; its body was not read."""
 
-    Attributes:
-        stream: the folder's name.
-        path: of the segment, as listed.
-        base: of the segment.
-        position: in the file.
-        header: of the block; ``header.offset`` and ``header.end`` are logical.
-    """
-
-    stream: str
-    path: str
-    base: int
-    position: int
-    header: BlockHeader
+    stream: str  # the folder's name
+    path: str  # of the segment, as listed
+    base: int  # of the segment
+    position: int  # in the file
+    header: BlockHeader  # of the block; ``header.offset`` and ``header.end`` are logical
 
 
 def end_offset(root: str, stream: str, offset: int = START) -> int:
-    """The end of the last whole block, by headers. ``offset``: a known block to begin at.
-
-    Raises:
-        LogError: as ``walk``.
-    """
+    """The end of the last whole block, by headers. ``offset``: a known block to begin at. Raises LogError: as ``walk``."""
     if not offset:
         listed = segments(root, stream)
         offset = listed[-1].base if listed else START
@@ -96,16 +84,10 @@ def end_offset(root: str, stream: str, offset: int = START) -> int:
 def walk(root: str, stream: str, offset: int = START, limit: int | None = None) -> Iterator[BlockRef]:
     """The blocks of a stream from an offset on, by their headers.
 
-    Args:
-        root: the tap directory.
-        stream: a stream's name.
-        offset: where a block begins; ``first_offset`` is the oldest that exists.
-        limit: stop at this logical offset; None: at the present end.
+    ``offset``: where a block begins; ``first_offset`` is the oldest that exists. ``limit``: stop at this logical offset; None: at the present end.
 
-    Raises:
-        OffsetVanishedError: the blocks at the offset, or some behind it, were deleted.
-        DamagedBlockError: no block begins here, though later ones exist, or the segment's seal says so.
-        UnknownVersionError: a later framegate wrote the segment.
+    Raises OffsetVanishedError: the blocks at the offset, or some behind it, were deleted; DamagedBlockError: no block begins here, though later ones
+    exist, or the segment's seal says so; UnknownVersionError: a later framegate wrote the segment.
     """
     listed = segments(root, stream)
     if not listed or listed[0].base > offset:
@@ -173,17 +155,9 @@ def _explain(segment: Segment, offset: int, following: int) -> None:
 
 
 def walk_segment(segment: Segment, offset: int, limit: int | None = None, following: int | None = None) -> Iterator[BlockRef]:
-    """``walk`` within one segment; ends with its last whole block.
-
-    Args:
-        segment: as listed.
-        offset, limit: as for ``walk``.
-        following: where the next segment begins, for the error.
-
-    Raises:
-        OffsetVanishedError: the segment was deleted.
-        DamagedBlockError: it is sealed, and its blocks do not end where its seal says; or it has no seal, or its header is damaged.
-        UnknownVersionError: a later framegate wrote it.
+    """``walk`` within one segment; ends with its last whole block. ``offset``, ``limit``: as for ``walk``. Raises OffsetVanishedError: the segment
+    was deleted; DamagedBlockError: it is sealed, and its blocks do not end where its seal says; or it has no seal, or its header is damaged;
+    UnknownVersionError: a later framegate wrote it.
     """
     try:
         fd = open_segment(segment.path)
@@ -219,15 +193,8 @@ def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
 
 
 def read_block(block: BlockRef, joiner: "Joiner | None" = None) -> LogBlock:
-    """The block, with its body's CRC checked and its frames joined.
-
-    Args:
-        block: found by a walk.
-        joiner: that joined the blocks before this one; it need not look back then.
-
-    Raises:
-        OffsetVanishedError: its segment was deleted since the walk.
-        DamagedBlockError: its body's CRC is wrong.
+    """The block, with its body's CRC checked and its frames joined. ``block``: found by a walk. ``joiner``: that joined the blocks before this one;
+    it need not look back then. Raises OffsetVanishedError: its segment was deleted since the walk; DamagedBlockError: its body's CRC is wrong.
     """
     return LogBlock(block.stream, *(joiner or Joiner()).join(block, _verified(block)))
 
@@ -238,11 +205,7 @@ def read_raw(block: BlockRef) -> LogBlock:
 
 
 def read_bytes(block: BlockRef, length: int) -> memoryview:
-    """The first bytes of a block, at most ``length``.
-
-    Raises:
-        OffsetVanishedError: its segment was deleted since the walk.
-    """
+    """The first bytes of a block, at most ``length``. Raises OffsetVanishedError: its segment was deleted since the walk."""
     try:
         fd = open_segment(block.path)
     except FileNotFoundError:
@@ -264,10 +227,9 @@ def _verified(block: BlockRef) -> memoryview:
 
 
 class Joiner:
-    """Joins frames that were cut through with their pieces, for a reader of consecutive blocks of a stream.
-
-    The result depends on the log alone, not on the blocks read before: those only tell where pieces lie. For a frame that began before the first of
-    them the joiner looks back, once. So a block gives the same chunks in every range of blocks.
+    """Joins frames that were cut through with their pieces, for a reader of consecutive blocks of a stream. The result depends on the log alone, not
+    on the blocks read before: those only tell where pieces lie. For a frame that began before the first of them the joiner looks back, once. So a
+    block gives the same chunks in every range of blocks.
     """
 
     def __init__(self) -> None:
@@ -277,15 +239,9 @@ class Joiner:
         self._to = START
 
     def join(self, block: BlockRef, body: memoryview) -> tuple[BlockHeader, memoryview]:
-        """A block in the form of one without pieces.
-
-        Args:
-            block: its place.
-            body: its bytes, header included, checked.
-
-        Returns:
-            ``body`` itself when the block has no pieces; otherwise new bytes. The header has the positions of the sections in them; its offset,
-            length and counts of frames are those of the block on disk.
+        """A block in the form of one without pieces. ``block``: its place. ``body``: its bytes, header included, checked. Returns: ``body`` itself
+        when the block has no pieces; otherwise new bytes. The header has the positions of the sections in them; its offset, length and counts of
+        frames are those of the block on disk.
         """
         header = block.header
         if (block.stream, header.offset) != (self._stream, self._to):

@@ -56,23 +56,14 @@ class UnknownVersionError(LogError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a stream.
+    """One file of a stream."""
 
-    Attributes:
-        stream: the folder's name.
-        path: as listed; ``open_segment`` finds the file after a rename.
-        base: the logical offset of its first block.
-        sealed: it will not grow.
-        size: bytes of the file when listed, header included.
-        modified_ns: of the last write, wall clock.
-    """
-
-    stream: str
-    path: str
-    base: int
-    sealed: bool
-    size: int
-    modified_ns: int
+    stream: str  # the folder's name
+    path: str  # as listed; ``open_segment`` finds the file after a rename
+    base: int  # the logical offset of its first block
+    sealed: bool  # it will not grow
+    size: int  # bytes of the file when listed, header included
+    modified_ns: int  # of the last write, wall clock
 
     @property
     def limit(self) -> int:
@@ -92,14 +83,8 @@ def streams(root: str) -> list[str]:
 
 
 def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None) -> list[Segment]:
-    """The segments of a stream in order; none when it does not exist.
-
-    A file that is renamed during a listing may be missing from it, so a listing with a hole is repeated.
-
-    Args:
-        root: the tap directory, or a URL.
-        stream: a stream's name.
-        known: sealed segments of an earlier listing, by base. Those that still exist are not examined again.
+    """The segments of a stream in order; none when it does not exist. A file that is renamed during a listing may be missing from it, so a listing
+    with a hole is repeated. ``known``: sealed segments of an earlier listing, by base. Those that still exist are not examined again.
     """
     if is_url(root):
         return stored_segments(root, stream)
@@ -159,11 +144,7 @@ def again(segment: Segment) -> Segment:
 
 
 def open_segment(path: str) -> int:
-    """A descriptor for reading, also when the segment was sealed since it was listed.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-    """
+    """A descriptor for reading, also when the segment was sealed since it was listed. Raises FileNotFoundError: it was deleted."""
     if is_url(path):
         return COPIES.open(path)
     try:
@@ -198,16 +179,8 @@ def segment_seal(segment: Segment) -> Seal | None:
 
 
 def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
-    """The seal in the header of an open segment; checks the header.
-
-    Args:
-        fd: of the segment.
-        segment: as listed.
-        following: where the next segment begins, for the error.
-
-    Raises:
-        DamagedBlockError: the header or the seal is damaged, or a sealed segment has no seal.
-        UnknownVersionError: a later framegate wrote it.
+    """The seal in the header of an open segment; checks the header. Raises DamagedBlockError: the header or the seal is damaged, or a sealed segment
+    has no seal; UnknownVersionError: a later framegate wrote it.
     """
     head = os.pread(fd, record.SEGMENT_HEADER_BYTES, 0)
     if len(head) < record.SEGMENT_HEADER_BYTES and not segment.sealed:
@@ -226,11 +199,7 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
 
 
 def check_place(header: Mapping[str, str | int], stream: str, base: int) -> None:
-    """Check that a segment lies where its header says.
-
-    Raises:
-        FormatError: it is of another stream, or begins elsewhere.
-    """
+    """Check that a segment lies where its header says. Raises FormatError: it is of another stream, or begins elsewhere."""
     if header.get("stream", stream) != stream:
         raise record.FormatError(f"a segment of another stream, {header['stream']}")
     if header["base"] != base:

@@ -8,23 +8,14 @@ from typing import NamedTuple
 from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
 
-__all__ = ["PieceIndex", "Place", "chunk_rows", "joined"]
-
 
 class Place(NamedTuple):
-    """The place of a piece.
+    """The place of a piece."""
 
-    Attributes:
-        at: its begin in the stored frame.
-        path: of its segment, as listed.
-        position: of its bytes in the file.
-        length: bytes.
-    """
-
-    at: int
-    path: str
-    position: int
-    length: int
+    at: int  # its begin in the stored frame
+    path: str  # of its segment, as listed
+    position: int  # of its bytes in the file
+    length: int  # bytes
 
 
 class PieceIndex:
@@ -37,15 +28,8 @@ class PieceIndex:
         return len(self._places)
 
     def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[record.ChunkRow]) -> record.ChunkRow | None:
-        """Note the pieces of the next block, and forget those of frames that its gaps count.
-
-        Args:
-            path: of the segment.
-            position: of the block in it.
-            header, rows: the block's.
-
-        Returns:
-            The chunk that completes a frame, for ``take``; None: there is none.
+        """Note the pieces of the next block, and forget those of frames that its gaps count. Returns: The chunk that completes a frame, for ``take``;
+        None: there is none.
         """
         completing = None
         for row in rows:
@@ -91,14 +75,11 @@ def joined(
 ) -> tuple[BlockHeader, memoryview]:
     """A block without pieces, in which the chunk that completes a frame has all of it.
 
-    Args:
-        header, body, rows: of the block on disk.
-        places: of the pieces of the frame that it completes, in order.
-        read: reads the bytes at a place into a view of that length; False: they are deleted.
+    ``places``: of the pieces of the frame that it completes, in order. ``read``: reads the bytes at a place into a view of that length; False: they
+    are deleted.
 
-    Returns:
-        A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk. A
-        frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
+    Returns: A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk.
+    A frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
     """
     kept = [row for row in rows if row.kind != record.KIND_PIECE]
     shift = len(kept) * record.CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)

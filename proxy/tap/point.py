@@ -65,13 +65,10 @@ class TapPoint(FrameTap):
         """Made by ``TapRules.match``.
 
         Args:
-            writer: the processor's log.
-            rule, listener, principal, peer, connection: facts for the rows.
             protocol, framing, direction, capture: codes of ``record``.
             max_frame_bytes: body bytes kept of each frame under full capture; 0 keeps all.
             mutes: the rule says ``on_full: mute``.
             sampled_out: the rule's share of connections excludes this one; its frames are only counted, as a gap.
-            redaction: ranges of bodies that full capture replaces.
         """
         super().__init__(mutes and not sampled_out, asks=False)
         self._writer = writer

@@ -10,33 +10,20 @@ from framegate.proxy.tap.ledger import is_recovery
 from framegate.proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, streams, walk_segment
 from framegate.proxy.tap.record import OPEN_SUFFIX, SEAL_AT, SEAL_CUT, SEAL_FINAL, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError
 
-__all__ = ["Sealed", "ends_finally", "seal_dead", "seal_stream"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """A segment that its writer left open.
+    """A segment that its writer left open."""
 
-    Attributes:
-        stream, base: which segment.
-        cut_bytes: bytes cut off its end that were not whole, valid blocks.
-        error: why it could not be sealed, in words; empty when it is.
-    """
-
+    # stream, base: which segment
     stream: str
     base: int
-    cut_bytes: int
-    error: str = ""
+    cut_bytes: int  # bytes cut off its end that were not whole, valid blocks
+    error: str = ""  # why it could not be sealed, in words; empty when it is
 
 
 def seal_dead(directory: str, live: Set[str], now_ns: int) -> list[Sealed]:
-    """Seal the open segments of streams without a writer; a torn tail is cut off. An error is in the result, and the others are sealed all the same.
-
-    Args:
-        directory: of the tap; the caller holds its lock.
-        live: streams that a running processor writes.
-        now_ns: wall clock.
-    """
+    """Seal the open segments of streams without a writer; a torn tail is cut off. An error is in the result, and the others are sealed all the same."""
     return [sealed for stream in streams(directory) if stream not in live for sealed in seal_stream(directory, stream, now_ns)]
 
 

@@ -14,8 +14,6 @@ from framegate.proxy.tap.record import HASH_BYTES
 if TYPE_CHECKING:
     import hashlib
 
-__all__ = ["Redaction", "Redactor", "new_digest"]
-
 # Zeros and repeated hashes come in pieces of at most this size, all of them the same object.
 _FILL: Final = 65536
 
@@ -28,31 +26,23 @@ def new_digest() -> "hashlib.blake2b":
 
 
 class Redaction:
-    """The ranges of one rule.
-
-    Attributes:
-        starts, ends: of each range, in order; half open, within the body.
-        hashed: whether a range is replaced by a hash, otherwise by zeros.
-    """
+    """The ranges of one rule."""
 
     def __init__(self, blank: list[tuple[int, int]], hashed: list[tuple[int, int]]) -> None:
         """The ranges do not overlap."""
         ranges = sorted([(start, end, False) for start, end in blank] + [(start, end, True) for start, end in hashed])
+        # starts, ends: of each range, in order; half open, within the body
         self.starts = [start for start, _, _ in ranges]
         self.ends = [end for _, end, _ in ranges]
-        self.hashed = [is_hashed for _, _, is_hashed in ranges]
+        self.hashed = [is_hashed for _, _, is_hashed in ranges]  # whether a range is replaced by a hash, otherwise by zeros
 
 
 class Redactor:
-    """Replaces the ranges of one body, which may come in pieces.
-
-    Attributes:
-        replaced: number of bytes replaced.
-    """
+    """Replaces the ranges of one body, which may come in pieces."""
 
     def __init__(self, redaction: Redaction, kept: i64) -> None:
         """``kept``: bytes of the body that are stored; bytes behind them are ignored."""
-        self.replaced: i64 = 0
+        self.replaced: i64 = 0  # number of bytes replaced
         self._ranges = redaction
         self._kept: i64 = kept
         self._position: i64 = 0

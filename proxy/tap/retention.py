@@ -31,39 +31,24 @@ SETTLED_NS: Final = 2_000_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """The result of one sweep.
+    """The result of one sweep."""
 
-    Attributes:
-        usage: bytes of all segments now.
-        deleted: number of segments deleted.
-        deleted_bytes: their bytes.
-        unread: deleted segments that a registered consumer had not read.
-        over: bytes above the budget that cannot be deleted, because they are in open segments.
-        error: why something failed, in words; empty when nothing did.
-        unreadable: consumers whose files cannot be read, and why.
-    """
-
-    usage: int
-    deleted: int
-    deleted_bytes: int
-    unread: int
-    over: int
-    error: str
-    unreadable: dict[str, str]
+    usage: int  # bytes of all segments now
+    deleted: int  # number of segments deleted
+    deleted_bytes: int  # their bytes
+    unread: int  # deleted segments that a registered consumer had not read
+    over: int  # bytes above the budget that cannot be deleted, because they are in open segments
+    error: str  # why something failed, in words; empty when nothing did
+    unreadable: dict[str, str]  # consumers whose files cannot be read, and why
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Listed:
-    """A stream as last listed.
+    """A stream as last listed."""
 
-    Attributes:
-        segments: in order; the same list object while nothing changes.
-        size: bytes of all of them.
-        changed_ns, listed_ns: when the folder had changed, and when it was listed, wall clock.
-    """
-
-    segments: list[Segment]
-    size: int
+    segments: list[Segment]  # in order; the same list object while nothing changes
+    size: int  # bytes of all of them
+    # changed_ns, listed_ns: when the folder had changed, and when it was listed, wall clock
     changed_ns: int
     listed_ns: int
 
@@ -83,7 +68,6 @@ class Retention:
         """Nothing is touched before ``sweep``.
 
         Args:
-            directory: of the tap.
             budget: bytes of all segments together.
             max_age_ms: since a sealed segment was last written; 0 for no bound.
             on_delete: gets the segments that a sweep will delete, in order within each stream.
@@ -112,12 +96,7 @@ class Retention:
         return self._left
 
     def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
-        """Delete what is due.
-
-        Args:
-            now_ns: wall clock.
-            live: streams that are being written; their folders stay even when empty.
-        """
+        """Delete what is due. ``now_ns``: wall clock. ``live``: streams that are being written; their folders stay even when empty."""
         self._listed = {stream: self._look(stream) for stream in streams(self._directory)}
         listed = {stream: found.segments for stream, found in self._listed.items()}
         self._on_listed(listed)
@@ -199,8 +178,7 @@ class Retention:
         return self._known, unreadable
 
 
-_Aged = tuple[int, str, int, Segment]
-"""The time from which a segment's age counts, its stream, its base, and the segment."""
+_Aged = tuple[int, str, int, Segment]  # the time from which a segment's age counts, its stream, its base, and the segment
 
 
 def _read_to(stream: str, consumers: Mapping[str, Mapping[str, int]]) -> int:

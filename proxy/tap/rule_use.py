@@ -6,31 +6,19 @@ from mypy_extensions import i64
 
 from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, REASON_QUEUE_FULL
 
-__all__ = ["WINDOW_NS", "RuleUse"]
-
-WINDOW_NS: Final = 10_000_000_000
-"""Time over which a rule is judged, of capture time."""
+WINDOW_NS: Final = 10_000_000_000  # Time over which a rule is judged, of capture time
 
 
 class RuleUse:
-    """The counts of one rule in one window. Loop thread only.
-
-    Attributes:
-        rule: its name.
-        wanted: frames that it should record: matched, and not excluded by its shares.
-        lost: frames of these that the log, or its disk, refused.
-        spent_ns: processor time spent on recording in the loop.
-        timed: whether that time is to be measured.
-        off: the rule matches nothing any more; ``cause`` says why, ``percent`` the value, ``limit`` its limit.
-    """
+    """The counts of one rule in one window. Loop thread only."""
 
     def __init__(self, rule: str, max_loss_percent: float, max_cpu_percent: float) -> None:
-        self.rule = rule
-        self.wanted: i64 = 0
-        self.lost: i64 = 0
-        self.spent_ns: i64 = 0
-        self.timed: bool = max_cpu_percent > 0
-        self.off: bool = False
+        self.rule = rule  # its name
+        self.wanted: i64 = 0  # frames that it should record: matched, and not excluded by its shares
+        self.lost: i64 = 0  # frames of these that the log, or its disk, refused
+        self.spent_ns: i64 = 0  # processor time spent on recording in the loop
+        self.timed: bool = max_cpu_percent > 0  # whether that time is to be measured
+        self.off: bool = False  # the rule matches nothing any more; ``cause`` says why, ``percent`` the value, ``limit`` its limit
         self.cause: str = ""
         self.percent: float = 0.0
         self.limit: float = 0.0

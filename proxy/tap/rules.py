@@ -94,14 +94,8 @@ class TapRules:
     """Rules in order."""
 
     def __init__(self, rules: tuple[TapRule, ...], writer: TapWriter) -> None:
-        """Compile the rules. They apply after ``begin``, or to a connection that is matched.
-
-        Args:
-            rules: as in the configuration.
-            writer: gets matched frames.
-
-        Raises:
-            ValueError: a rule is not valid: a wrong network, API or range, ranges that overlap, a name used twice.
+        """Compile the rules. They apply after ``begin``, or to a connection that is matched. ``rules``: as in the configuration. ``writer``: gets
+        matched frames. Raises ValueError: a rule is not valid: a wrong network, API or range, ranges that overlap, a name used twice.
         """
         names = [rule.name for rule in rules]
         for name in names:
@@ -121,11 +115,8 @@ class TapRules:
         return json.dumps(in_force, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def inherit(self, before: "TapRules", changed: str) -> None:
-        """Keep unchanged rules turned off that were turned off; before ``begin``.
-
-        Args:
-            before: the rules in force.
-            changed: the name of the rule that the change is about: it is on again, even when it is equal to before.
+        """Keep unchanged rules turned off that were turned off; before ``begin``. ``before``: the rules in force. ``changed``: the name of the rule
+        that the change is about: it is on again, even when it is equal to before.
         """
         known = {rule.name: rule for rule in before._rules if rule.is_off and rule.name != changed}
         for rule in self._rules:
@@ -180,13 +171,10 @@ class TapRules:
         """The tap of one direction of a connection; None: it is not tapped.
 
         Args:
-            listener: its name.
             protocol: the listener's: ``framed`` or ``kafka``.
             direction: ``DIRECTION_REQUEST`` or ``DIRECTION_RESPONSE``.
             principal: of the client; None: none.
             peer: the client's address as in the connection row: ``host:port``, ``[v6]:port``; anything else matches no network.
-            connection: the pair's id.
-            framing: of the frames, by name.
         """
         address = parse_address(peer) if self._asks_address else None
         spoken = PROTOCOLS.index(protocol)

@@ -117,16 +117,7 @@ class _Left:
 
 
 class SegmentLog:
-    """Appends blocks to one stream.
-
-    Attributes:
-        folder: the stream's folder.
-        offset: the logical offset of the next block.
-        blocks, bytes_written: totals; bytes are of whole blocks, without segment headers.
-        error: why a finished file could not be renamed or removed, in words; empty when none waits for that.
-        deleted: segments that another program deleted before they were sealed.
-        deleted_path: of the last of them.
-    """
+    """Appends blocks to one stream."""
 
     def __init__(
         self,
@@ -142,16 +133,15 @@ class SegmentLog:
             folder: ``<directory>/<stream>``.
             header: node, slot, stream and boot_id, for each segment's header.
             segment_size: a segment is sealed before a block would make it larger; a single block may be larger.
-            segment_age_ns: and when it is this old.
-            files: the system calls.
         """
-        self.folder = folder
-        self.offset: i64 = 0
+        self.folder = folder  # the stream's folder
+        self.offset: i64 = 0  # the logical offset of the next block
+        # blocks, bytes_written: totals; bytes are of whole blocks, without segment headers
         self.blocks: i64 = 0
         self.bytes_written: i64 = 0
-        self.error: str = ""
-        self.deleted: i64 = 0
-        self.deleted_path: str = ""
+        self.error: str = ""  # why a finished file could not be renamed or removed, in words; empty when none waits for that
+        self.deleted: i64 = 0  # segments that another program deleted before they were sealed
+        self.deleted_path: str = ""  # of the last of them
         self._header = header
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
@@ -167,14 +157,8 @@ class SegmentLog:
         self._unfinished: deque[_Left] = deque()
 
     def append(self, block: Block, now_ns: i64) -> None:
-        """Write one block. Readers on this host see it when this returns.
-
-        Args:
-            block: not changed; may be appended again after a failure.
-            now_ns: monotonic.
-
-        Raises:
-            OSError: the first failure. Nothing of the block remains in the stream; a cleanup that failed too is repeated later.
+        """Write one block. Readers on this host see it when this returns. ``block``: not changed; may be appended again after a failure. ``now_ns``:
+        monotonic. Raises OSError: the first failure. Nothing of the block remains in the stream; a cleanup that failed too is repeated later.
         """
         if not self._append(block, now_ns):
             self._forget(self._path(sealed=False))
@@ -222,13 +206,8 @@ class SegmentLog:
         return self._opened_ns + self._segment_age_ns if self._fd >= 0 else -1
 
     def seal(self, *, final: bool = False) -> None:
-        """Close the open segment, if there is one, seal and rename it.
-
-        Args:
-            final: the stream ends here, and all frames are accounted for.
-
-        Raises:
-            OSError: that failed; the file keeps its name, which readers accept, and sealing is repeated later.
+        """Close the open segment, if there is one, seal and rename it. ``final``: the stream ends here, and all frames are accounted for. Raises
+        OSError: that failed; the file keeps its name, which readers accept, and sealing is repeated later.
         """
         if self._fd >= 0:
             self._leave(sealed=True, flags=SEAL_FINAL if final else 0)
@@ -258,11 +237,7 @@ class SegmentLog:
             raise
 
     def _leave(self, *, sealed: bool, flags: int = 0) -> None:
-        """Finish the open file: it will be sealed, or is removed at once.
-
-        Raises:
-            OSError: it could not be removed; no file is open all the same.
-        """
+        """Finish the open file: it will be sealed, or is removed at once. Raises OSError: it could not be removed; no file is open all the same."""
         seal = encode_seal(self._seal(flags)) if sealed else b""
         left = _Left(self._path(sealed=False), self._path(sealed=True) if sealed else "", int(self._fd), seal)
         self._fd = -1
@@ -282,11 +257,7 @@ class SegmentLog:
         )
 
     def _tidy(self) -> None:
-        """Seal and rename, or remove, finished files.
-
-        Raises:
-            OSError: some failed; they are tried again next time.
-        """
+        """Seal and rename, or remove, finished files. Raises OSError: some failed; they are tried again next time."""
         failure: OSError | None = None
         for _ in range(len(self._unfinished)):
             left = self._unfinished.popleft()

@@ -23,8 +23,6 @@ from framegate.proxy.tap.slicing import find_frames
 if TYPE_CHECKING:
     import re
 
-__all__ = ["SAMPLE_SCALE", "Candidate", "Conditions", "SelectingTap", "frame_hash"]
-
 SAMPLE_SCALE: Final = 1 << 32
 UNKNOWN: Final = -1
 NO_RULE: Final = -1
@@ -41,27 +39,19 @@ def frame_hash(seed: i64, number: i64) -> i64:
 
 
 class Conditions:
-    """The conditions of one rule on frames, compiled.
-
-    Attributes:
-        min_size, max_size: of the body.
-        apis: by key, 1 where the rule takes it; None: any API, known or not.
-        clients: patterns, one of which must match the client's name; None: any name, known or not.
-        sample_below: the share of frames that is recorded, of ``SAMPLE_SCALE``.
-        expires_ns: from when on the rule matches nothing; 0 never.
-        expired: that time was reached at the last check.
-    """
+    """The conditions of one rule on frames, compiled."""
 
     def __init__(
         self, min_size: i64, max_size: i64, apis: bytes | None, clients: "list[re.Pattern[str]] | None", sample_below: i64, expires_ns: i64
     ) -> None:
+        # min_size, max_size: of the body
         self.min_size: i64 = min_size
         self.max_size: i64 = max_size
-        self.apis = apis
-        self.clients = clients
-        self.sample_below: i64 = sample_below
-        self.expires_ns: i64 = expires_ns
-        self.expired = False
+        self.apis = apis  # by key, 1 where the rule takes it; None: any API, known or not
+        self.clients = clients  # patterns, one of which must match the client's name; None: any name, known or not
+        self.sample_below: i64 = sample_below  # the share of frames that is recorded, of ``SAMPLE_SCALE``
+        self.expires_ns: i64 = expires_ns  # from when on the rule matches nothing; 0 never
+        self.expired = False  # that time was reached at the last check
 
     def takes_client(self, name: str | None) -> bool:
         """Whether frames of a client of that name match; None: not known."""
@@ -78,22 +68,14 @@ class Conditions:
 
 
 class Candidate:
-    """A rule that one direction of a connection may match.
-
-    Attributes:
-        point: gets its frames.
-        conditions: on frames.
-        use: counts for its limits; None: it has none.
-        live: it has not expired and is not turned off, at the last run.
-        named: it takes the present client name.
-    """
+    """A rule that one direction of a connection may match."""
 
     def __init__(self, point: TapPoint, conditions: Conditions, use: RuleUse | None) -> None:
-        self.point = point
-        self.conditions = conditions
-        self.use = use
-        self.live = True
-        self.named = conditions.takes_client(None)
+        self.point = point  # gets its frames
+        self.conditions = conditions  # on frames
+        self.use = use  # counts for its limits; None: it has none
+        self.live = True  # it has not expired and is not turned off, at the last run
+        self.named = conditions.takes_client(None)  # it takes the present client name
 
     @property
     def is_over(self) -> bool:
@@ -106,13 +88,7 @@ class SelectingTap(FrameTap):
     """Finds the rule of each frame."""
 
     def __init__(self, candidates: list[Candidate], connection: int, direction: i64, turned_off: list[RuleUse]) -> None:
-        """Made by ``TapRules.match``.
-
-        Args:
-            candidates: in the order of the rules.
-            connection, direction: of the frames.
-            turned_off: gets the rules that are turned off here.
-        """
+        """Made by ``TapRules.match``."""
         asks = any(item.conditions.apis is not None or item.conditions.clients is not None for item in candidates)
         super().__init__(any(item.point.mutes for item in candidates), asks)
         self._candidates = candidates
@@ -175,7 +151,6 @@ class SelectingTap(FrameTap):
         return 2 * index + (1 if below < SAMPLE_SCALE and frame_hash(self._seed, number) >= below else 0)
 
     def _picks(self, run: Run, sizes: "vec[i64]", first_frame: i64, keys: vec[i32] | None) -> "vec[i64]":
-        """The rule of each frame of a run."""
         facts = self.facts
         names: i64 = -1
         if facts is not None and self._answers:

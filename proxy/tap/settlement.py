@@ -17,60 +17,44 @@ from framegate.proxy.tap.log_reader import end_offset, segments
 from framegate.proxy.tap.segment import SegmentFiles, SegmentLog
 from framegate.proxy.tap.sums import PairSums
 
-__all__ = ["Bound", "Entry", "missing_entries", "recovery_stream", "settled_end", "write_settlement"]
-
 SEGMENT_SIZE: Final = 1 << 20
 NEVER_NS: Final = 1 << 62
 
 
 class Bound(NamedTuple):
-    """How many frames a processor saw, as far as known.
+    """How many frames a processor saw, as far as known."""
 
-    Attributes:
-        frames: of one listener and direction; None: not known.
-        exact: the number is exact; otherwise it is an upper bound.
-        reason: code of ``record``, for missing frames.
-        from_ns, until_ns: when the processor lived, wall clock.
-    """
-
-    frames: int | None
-    exact: bool
-    reason: int
+    frames: int | None  # of one listener and direction; None: not known
+    exact: bool  # the number is exact; otherwise it is an upper bound
+    reason: int  # code of ``record``, for missing frames
+    # from_ns, until_ns: when the processor lived, wall clock
     from_ns: int
     until_ns: int
 
 
 class Entry(NamedTuple):
-    """A row of a settlement: a gap; or totals, with the reason ``REASON_NONE``.
+    """A row of a settlement: a gap; or totals, with the reason ``REASON_NONE``."""
 
-    Attributes:
-        listener, direction: words.
-        reason: code of ``record``.
-        flags: FLAG_AT_MOST, FLAG_UNKNOWN or 0.
-        frames, bytes: missing, or seen; bytes of missing frames are not known.
-        from_ns, until_ns: between these times; totals: in one window.
-    """
-
+    # listener, direction: words
     listener: str
     direction: str
-    reason: int
-    flags: int
+    reason: int  # code of ``record``
+    flags: int  # FLAG_AT_MOST, FLAG_UNKNOWN or 0
+    # frames, bytes: missing, or seen; bytes of missing frames are not known
     frames: int
     bytes: int
+    # from_ns, until_ns: between these times; totals: in one window
     from_ns: int
     until_ns: int
 
     @property
     def is_gap(self) -> bool:
-        """Whether it is a gap, not totals."""
         return self.reason != record.REASON_NONE
 
 
 def missing_entries(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
-    """The entries for one listener and direction of a stream that has ended.
-
-    Where totals count more frames in a window than the stream has, the difference is missing there. Further missing frames lie between the last
-    certain time of the stream and the end.
+    """The entries for one listener and direction of a stream that has ended. Where totals count more frames in a window than the stream has, the
+    difference is missing there. Further missing frames lie between the last certain time of the stream and the end.
     """
     entries: list[Entry] = []
     missing = None if bound.frames is None else max(0, bound.frames - sums.frames)
@@ -136,20 +120,8 @@ def settled_end(directory: str, stream: str) -> int | None:
 
 
 def write_settlement(directory: str, stream: str, entries: Sequence[Entry], files: SegmentFiles | None = None) -> int:
-    """Write the entries for a stream; nothing when that was done before.
-
-    Args:
-        directory: of the tap; the caller holds its lock.
-        stream: whose processor has ended.
-        entries: at least one.
-        files: the system calls.
-
-    Returns:
-        Where the recovery stream ends.
-
-    Raises:
-        OSError: the write failed; to be called again.
-        LogError: the result of an earlier call cannot be read.
+    """Write the entries for a stream; nothing when that was done before. ``entries``: at least one. Returns: Where the recovery stream ends. Raises
+    OSError: the write failed; to be called again; LogError: the result of an earlier call cannot be read.
     """
     end = settled_end(directory, stream)
     if end is not None:

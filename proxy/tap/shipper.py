@@ -33,30 +33,19 @@ from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.retention import SETTLED_NS
 from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError
 
-__all__ = ["CONSUMER", "Shipper", "Told", "ToldStream"]
-
-CONSUMER: Final = "ship"
-"""The consumer of the log as which a shipper registers."""
+CONSUMER: Final = "ship"  # the consumer of the log as which a shipper registers
 PASSES: Final = 5
-TOLD_AFTER_S: Final = 2.0
-"""What control tells is up to 1 s old, and what a processor publishes, a poll."""
-FAILED_BEFORE_NS: Final = 5_000_000_000
-"""A processor turns blocks of failed writes into gaps in its next poll."""
-START_NS: Final = 60_000_000_000
-"""At the start the clock may have been set back by this much a moment ago."""
+TOLD_AFTER_S: Final = 2.0  # what control tells is up to 1 s old, and what a processor publishes, a poll
+FAILED_BEFORE_NS: Final = 5_000_000_000  # a processor turns blocks of failed writes into gaps in its next poll
+START_NS: Final = 60_000_000_000  # at the start the clock may have been set back by this much a moment ago
 STEP_NS: Final = 100_000_000
 
 
 class ToldStream(NamedTuple):
-    """What control knows of a stream that is being written. Wall clock, 0: never.
+    """What control knows of a stream that is being written. Wall clock, 0: never."""
 
-    Attributes:
-        idle_ns: all frames seen up to this time are on disk.
-        failed_ns: when control has seen the last failed write.
-    """
-
-    idle_ns: int
-    failed_ns: int
+    idle_ns: int  # all frames seen up to this time are on disk
+    failed_ns: int  # when control has seen the last failed write
 
 
 class Told(NamedTuple):
@@ -69,35 +58,23 @@ class Told(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Stream:
-    """A stream in the store.
+    """A stream in the store."""
 
-    Attributes:
-        end: the logical offset up to which it was sent.
-        until_ns: before this time no frame is missing.
-        newest_ns: the last time in the blocks sent by this shipper; 0: none was.
-        last_ns: an earlier value of it that is to be judged.
-        found_s: when that was found, monotonic; 0: nothing is to be judged.
-        there: the objects found at the start, name and size; None: not listed yet.
-        listed: the segments, as the folder was when it had changed last.
-        changed_ns, listed_ns: that time, and when it was listed, wall clock.
-    """
-
-    end: int = 0
-    until_ns: int = 0
-    newest_ns: int = 0
-    last_ns: int = 0
-    found_s: float = 0.0
-    there: dict[str, int] | None = None
-    listed: list[Segment] = dataclasses.field(default_factory=list)
+    end: int = 0  # the logical offset up to which it was sent
+    until_ns: int = 0  # before this time no frame is missing
+    newest_ns: int = 0  # the last time in the blocks sent by this shipper; 0: none was
+    last_ns: int = 0  # an earlier value of it that is to be judged
+    found_s: float = 0.0  # when that was found, monotonic; 0: nothing is to be judged
+    there: dict[str, int] | None = None  # the objects found at the start, name and size; None: not listed yet
+    listed: list[Segment] = dataclasses.field(default_factory=list)  # the segments, as the folder was when it had changed last
+    # changed_ns, listed_ns: that time, and when it was listed, wall clock
     changed_ns: int = -1
     listed_ns: int = 0
 
 
 class Shipper:
-    """Ships one directory. Not thread safe; blocks on the disk and on the store. Raises OSError, of which StoreError is one; then call again later.
-
-    Attributes:
-        sent, sent_bytes: segments that were sent.
+    """Ships one directory. Not thread safe; blocks on the disk and on the store. Raises OSError, of which StoreError is one; then call again
+    later.
     """
 
     def __init__(
@@ -112,16 +89,10 @@ class Shipper:
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Nothing is read before the first pass.
-
-        Args:
-            directory: of the tap.
-            store: at the node's folder.
-            interval_ms: of ``Shipped``.
-            bandwidth: bytes per second that are sent at most, 0: unlimited. What is read back is as much again.
-            register: as a consumer, for retention.
-            clock_ns, monotonic_s, sleep: of the machine.
+        """Nothing is read before the first pass. ``interval_ms``: of ``Shipped``. ``bandwidth``: bytes per second that are sent at most, 0:
+        unlimited. What is read back is as much again.
         """
+        # sent, sent_bytes: segments that were sent
         self.sent = 0
         self.sent_bytes = 0
         self._directory = directory
@@ -144,14 +115,8 @@ class Shipper:
         self._trusted_ns = self._look_ns + START_NS  # blocks before may be older than their times
 
     def look(self, told: Told | None, *, last: bool = False) -> bool:
-        """Send what is new, and replace the stored ledger when that is due.
-
-        Args:
-            told: by control, before this call; None: nothing is known of streams that are being written.
-            last: replace the stored ledger in any case.
-
-        Returns:
-            Whether the stored ledger was replaced.
+        """Send what is new, and replace the stored ledger when that is due. ``told``: by control, before this call; None: nothing is known of streams
+        that are being written. ``last``: replace the stored ledger in any case. Returns: Whether the stored ledger was replaced.
         """
         self._see_clock()
         if self._stored is None:
@@ -347,14 +312,7 @@ class Shipper:
 
 
 def merged(stored: Ledger, local: Ledger, shipped: Shipped, now_ns: int) -> bytes:
-    """The content of the stored ledger.
-
-    Args:
-        stored: its former content.
-        local: the node's ledger.
-        shipped: for the last line.
-        now_ns: wall clock.
-    """
+    """The content of the stored ledger. ``shipped``: for the last line."""
     before = stored.shipped.local_last if stored.shipped else 0
     unseen = local.sparse_to > before  # lines were dropped before they could be shipped
     cut = (stored.cut_from_ns, stored.cut_until_ns)

@@ -19,10 +19,7 @@ from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
 from framegate.proxy.tap.shipper import CONSUMER, Shipper, Told, ToldStream
 from framegate.proxy.tap.store import store_at
 
-__all__ = ["LAST_S", "MESSAGE_BYTES", "Shipping", "main"]
-
-LAST_S: Final = 5.0
-"""How long what is left at the end is tried again."""
+LAST_S: Final = 5.0  # how long what is left at the end is tried again
 MESSAGE_BYTES: Final = 256 * 1024
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -31,12 +28,7 @@ _NICE: Final = 10
 
 
 class Shipping:
-    """The loop of the process.
-
-    Args:
-        connection: to control.
-        options: the first message.
-    """
+    """The loop of the process. ``connection``: to control. ``options``: the first message."""
 
     def __init__(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
         self._connection = connection

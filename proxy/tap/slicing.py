@@ -94,17 +94,8 @@ def find_frames(run: Run) -> "tuple[vec[i64], vec[i64]]":
 
 
 def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64, hashes: bool) -> tuple[i64, i64]:
-    """Append what a rule keeps of each frame that it cuts, with starts and sizes.
-
-    Args:
-        builder: the caller adds to its counts of starts and sizes.
-        run: the frames.
-        sensitive: as in ``FrameTap.append``.
-        cap: body bytes kept of each frame.
-        hashes: a hash is stored in place of each body.
-
-    Returns:
-        The chunk's flags, and bytes of all bodies on the wire.
+    """Append what a rule keeps of each frame that it cuts, with starts and sizes. ``builder``: the caller adds to its counts of starts and sizes.
+    ``cap``: body bytes kept of each frame. Returns: The chunk's flags, and bytes of all bodies on the wire.
     """
     positions, sizes = find_frames(run)
     cursor = PieceCursor(run.pieces())
@@ -147,10 +138,8 @@ def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap
 
 
 def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64) -> tuple[i64, i64]:
-    """Append the frames under a rule that replaces ranges of bodies, with starts and sizes. Arguments as for ``write_cut``.
-
-    Returns:
-        The chunk's flags, and the number of bytes replaced.
+    """Append the frames under a rule that replaces ranges of bodies, with starts and sizes. Arguments as for ``write_cut``. Returns: The chunk's
+    flags, and the number of bytes replaced.
     """
     positions, sizes = find_frames(run)
     cursor = PieceCursor(run.pieces())

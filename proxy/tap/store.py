@@ -23,27 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
-__all__ = [
-    "COPIES",
-    "AbsentError",
-    "ConflictError",
-    "Item",
-    "Store",
-    "StoreError",
-    "is_url",
-    "package_fault",
-    "place_of",
-    "store_at",
-    "url_fault",
-]
-
 Found = TypeVar("Found")
 SCHEMES: Final = ("s3", "gs", "az", "file")
-WHOLE: Final = 8 << 20
-"""Objects up to this size are sent in one request, which is conditional; larger ones in parts of this size."""
+WHOLE: Final = 8 << 20  # Objects up to this size are sent in one request, which is conditional; larger ones in parts of this size
 CHUNK: Final = 1 << 20
-COPIES_BYTES: Final = 2 << 30
-"""Copies of segments beyond this size in total are deleted, the ones used longest ago first."""
+COPIES_BYTES: Final = 2 << 30  # Copies of segments beyond this size in total are deleted, the ones used longest ago first
 _RETRIES: Final = 2
 _QUERY: Final = re.compile(r"\?[^\s\"')]*")
 _TIMES: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")
@@ -126,9 +110,8 @@ def _clean(error: BaseException) -> str:
 
 
 class Store:
-    """What is below one URL. Thread safe; every call may block for minutes.
-
-    All raise StoreError; those that read, AbsentError when there is no such object.
+    """What is below one URL. Thread safe; every call may block for minutes. All raise StoreError; those that read, AbsentError when there is no such
+    object.
     """
 
     def __init__(self, root: str, client: "ObjectStore", prefix: str) -> None:
@@ -197,16 +180,8 @@ class Store:
             yield bytes(chunk)
 
     def create(self, name: str, chunks: Iterable[bytes], size: int, *, again: bool = False) -> None:
-        """Write an object that does not exist.
-
-        Args:
-            name: of the object.
-            chunks: its bytes.
-            size: of all of them. A larger object than ``WHOLE`` replaces one that exists.
-            again: replace one that exists.
-
-        Raises:
-            ConflictError: it exists.
+        """Write an object that does not exist. ``chunks``: its bytes. ``size``: of all of them. A larger object than ``WHOLE`` replaces one that
+        exists. Raises ConflictError: it exists.
         """
         if size > WHOLE:
             self._put(name, iter(chunks), use_multipart=True, chunk_size=WHOLE, max_concurrency=1)
@@ -214,18 +189,8 @@ class Store:
             self._put(name, b"".join(chunks), mode="overwrite" if again else "create", use_multipart=False)
 
     def replace(self, name: str, data: bytes, version: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Write an object in the place of another one.
-
-        Args:
-            name: of the object.
-            data: its bytes.
-            version: of the other one; None: there is none. On a file system it is compared before, but not at the same time.
-
-        Returns:
-            The version.
-
-        Raises:
-            ConflictError: it has another version.
+        """Write an object in the place of another one. ``data``: its bytes. ``version``: of the other one; None: there is none. On a file system it
+        is compared before, but not at the same time. Returns: The version. Raises ConflictError: it has another version.
         """
         if version is not None and self.root.startswith("file:"):
             if self.read(name)[1]["e_tag"] != version["e_tag"]:
@@ -253,14 +218,8 @@ class Store:
 
 
 def store_at(root: str, *, create: bool = False) -> Store:
-    """What is below a URL.
-
-    Args:
-        root: the URL.
-        create: make the folder of a ``file://`` URL.
-
-    Raises:
-        StoreError: it is not valid, obstore is not installed, or the store cannot be used.
+    """What is below a URL. ``root``: the URL. ``create``: make the folder of a ``file://`` URL. Raises StoreError: it is not valid, obstore is not
+    installed, or the store cannot be used.
     """
     fault = url_fault(root) or package_fault()
     if fault:
@@ -277,7 +236,6 @@ class Copies:
     """Copies of segments on the local disk, in files without names, which end with the process. Thread safe."""
 
     def __init__(self, most: int = COPIES_BYTES) -> None:
-        """``most``: bytes of all copies."""
         self._most = most
         self._lock = threading.Lock()
         self._files: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()
@@ -325,5 +283,4 @@ def _reopened(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-COPIES: Final = Copies()
-"""Of this process."""
+COPIES: Final = Copies()  # of this process

@@ -8,58 +8,35 @@ from framegate.proxy.tap import record
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
 
-__all__ = ["STATES", "StreamTotals", "WindowRow"]
-
 STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
 """From good to bad. ``cut``: retention deleted some or all of the data about the window; ``open``: it is being written, totals are due."""
-MAX_SPAN: Final = 1440
-"""A gap over more windows than this counts for the first and the last of them, and for those that have frames."""
+MAX_SPAN: Final = 1440  # a gap over more windows than this counts for the first and the last of them, and for those that have frames
 
-Key = tuple[str | None, str, int]
-"""Listener, direction, number of the window."""
+Key = tuple[str | None, str, int]  # Listener, direction, number of the window
 
 
 @dataclasses.dataclass(slots=True)
 class WindowRow:
-    """The counts of one listener and direction in one window of a stream. Counts are of whole frames.
+    """The counts of one listener and direction in one window of a stream. Counts are of whole frames."""
 
-    Attributes:
-        stream: its name; empty: deleted streams that the ledger no longer knows.
-        listener: None: not known, in a gap of an earlier version, or in deleted data.
-        direction: word of ``record``.
-        window_ns: where the window begins, wall clock; 0: not known.
-        seen: by the totals.
-        stored: in chunks: whole, a part, a hash or the length.
-        withheld: in chunks as their length only, because their bodies carry credentials.
-        sampled: in gaps, because a rule takes a share.
-        lost: in gaps for any other reason; and frames in chunks with missing pieces.
-        at_most: upper bounds in gaps; not part of ``seen``.
-        unknown: number of gaps without a count that touch the window.
-        shared: frames in gaps that touch other windows, too: an upper bound for this window.
-        missing: seen, but neither stored nor lost; below 0: stored or lost, but not seen. 0 where totals are only due.
-        state: of ``STATES``.
-        cut: retention deleted some or all of the data. With a worse state: the counts are of the rest.
-        reasons: of the gaps with lost frames, also those that touch other windows.
-        windows: number of windows in the row, from this one on. More than one only where all data about them is deleted: ``cut``, without counts.
-    """
-
-    stream: str
-    listener: str | None
-    direction: str
-    window_ns: int
-    seen: int = 0
-    stored: int = 0
-    withheld: int = 0
-    sampled: int = 0
-    lost: int = 0
-    at_most: int = 0
-    unknown: int = 0
-    shared: int = 0
-    missing: int = 0
-    state: str = ""
-    cut: bool = False
+    stream: str  # its name; empty: deleted streams that the ledger no longer knows
+    listener: str | None  # None: not known, in a gap of an earlier version, or in deleted data
+    direction: str  # word of ``record``
+    window_ns: int  # where the window begins, wall clock; 0: not known
+    seen: int = 0  # by the totals
+    stored: int = 0  # in chunks: whole, a part, a hash or the length
+    withheld: int = 0  # in chunks as their length only, because their bodies carry credentials
+    sampled: int = 0  # in gaps, because a rule takes a share
+    lost: int = 0  # in gaps for any other reason; and frames in chunks with missing pieces
+    at_most: int = 0  # upper bounds in gaps; not part of ``seen``
+    unknown: int = 0  # number of gaps without a count that touch the window
+    shared: int = 0  # frames in gaps that touch other windows, too: an upper bound for this window
+    missing: int = 0  # seen, but neither stored nor lost; below 0: stored or lost, but not seen. 0 where totals are only due.
+    state: str = ""  # of ``STATES``
+    cut: bool = False  # retention deleted some or all of the data. With a worse state: the counts are of the rest.
+    # number of windows in the row, from this one on. More than one only where all data about them is deleted: ``cut``, without counts.
     windows: int = 1
-    reasons: set[str] = dataclasses.field(default_factory=set)
+    reasons: set[str] = dataclasses.field(default_factory=set)  # of the gaps with lost frames, also those that touch other windows
 
     @property
     def last_window_ns(self) -> int:
@@ -152,7 +129,6 @@ class StreamTotals:
         self._spans.clear()
 
     def rows(self, stream: str, live: bool) -> list[WindowRow]:
-        """The windows with their states."""
         self._spread()
         found = sorted(self._rows.values(), key=_place)
         newest = max((row.window_ns for row in found), default=0)

@@ -12,8 +12,6 @@ from framegate.proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment,
 from framegate.proxy.tap.pieces import chunk_rows
 from framegate.proxy.tap.record import BLOCK_TOTALS, CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
-__all__ = ["PairSums", "StreamSums", "WindowSums", "segment_times", "sum_stream"]
-
 _COUNTED: Final = (KIND_FRAMES, KIND_GAP, KIND_TOTALS)
 _DIRECTION_AT: Final = 96
 _KIND_AT: Final = 97
@@ -21,38 +19,26 @@ _KIND_AT: Final = 97
 
 @dataclasses.dataclass(slots=True)
 class WindowSums:
-    """One listener and direction in one window of capture time.
+    """One listener and direction in one window of capture time."""
 
-    Attributes:
-        frames, bytes: stored, or in gaps within the window; headers included.
-        stated, stated_bytes: seen, according to totals.
-        from_ns: the earliest time of the frames; 0: there are none.
-    """
-
+    # frames, bytes: stored, or in gaps within the window; headers included
     frames: int = 0
     bytes: int = 0
+    # stated, stated_bytes: seen, according to totals
     stated: int = 0
     stated_bytes: int = 0
-    from_ns: int = 0
+    from_ns: int = 0  # the earliest time of the frames; 0: there are none
 
 
 @dataclasses.dataclass(slots=True)
 class PairSums:
-    """One listener and direction.
+    """One listener and direction."""
 
-    Attributes:
-        windows: by number, capture time over ``WINDOW_NS``.
-        shared: frames in gaps over several windows.
-        shared_until_ns: when the last of those was lost.
-        last_ns: the latest time in any row.
-        balanced: frames in windows that were dropped because their sums are equal (``StreamSums.compact``).
-    """
-
-    windows: dict[int, WindowSums] = dataclasses.field(default_factory=dict)
-    shared: int = 0
-    shared_until_ns: int = 0
-    last_ns: int = 0
-    balanced: int = 0
+    windows: dict[int, WindowSums] = dataclasses.field(default_factory=dict)  # by number, capture time over ``WINDOW_NS``
+    shared: int = 0  # frames in gaps over several windows
+    shared_until_ns: int = 0  # when the last of those was lost
+    last_ns: int = 0  # the latest time in any row
+    balanced: int = 0  # frames in windows that were dropped because their sums are equal (``StreamSums.compact``)
 
     @property
     def frames(self) -> int:
@@ -65,33 +51,22 @@ class PairSums:
         return self.balanced + sum(window.stated for window in self.windows.values())
 
     def window(self, at_ns: int) -> WindowSums:
-        """The window of a time."""
         return self.windows.setdefault(at_ns // WINDOW_NS, WindowSums())
 
 
 class StreamSums:
-    """One stream, up to the last block added. A gap without a listener counts for the listener ``""``.
-
-    Attributes:
-        pairs: by listener and direction.
-        end: the logical offset behind the last block added.
-    """
+    """One stream, up to the last block added. A gap without a listener counts for the listener ``""``."""
 
     def __init__(self) -> None:
-        self.end = 0
-        self.pairs: dict[Pair, PairSums] = {}
+        self.end = 0  # the logical offset behind the last block added
+        self.pairs: dict[Pair, PairSums] = {}  # by listener and direction
 
     def of(self, pair: Pair) -> PairSums:
         """The sums of a listener and direction; empty when there are none."""
         return self.pairs.get(pair) or PairSums()
 
     def add(self, ref: BlockRef) -> None:
-        """Add a block.
-
-        Raises:
-            OffsetVanishedError: its segment was deleted since the walk.
-            DamagedBlockError: its tables are not valid.
-        """
+        """Add a block. Raises OffsetVanishedError: its segment was deleted since the walk; DamagedBlockError: its tables are not valid."""
         header = ref.header
         data = _tables(ref)
         try:
@@ -137,9 +112,8 @@ class StreamSums:
 
 
 def _frames(table: memoryview, strings: list[str]) -> list[tuple[Pair, int, int, int, int]]:
-    """The sums of a chunk table that has frames only: for each listener and direction frames, bytes, first and last capture time.
-
-    Columns are read in place: a ``ChunkRow`` for each row costs six times as much.
+    """The sums of a chunk table that has frames only: for each listener and direction frames, bytes, first and last capture time. Columns are read in
+    place: a ``ChunkRow`` for each row costs six times as much.
     """
     wide, narrow = table.cast("q"), table.cast("i")
     columns = (narrow[20::26], table[_DIRECTION_AT::CHUNK_ROW_BYTES], narrow[16::26], wide[3::13], wide[::13])  # of CHUNK_ROW, in its fields' sizes
@@ -174,15 +148,8 @@ def _tables(ref: BlockRef) -> memoryview:
 
 
 def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[StreamSums, str]:
-    """Add up a stream as far as it can be read; damaged and deleted parts are skipped.
-
-    Args:
-        root: the tap directory.
-        stream: a stream's name.
-        sums: of blocks read before, deleted or not; they are added to.
-
-    Returns:
-        The sums, and the first error in words; empty: nothing was skipped.
+    """Add up a stream as far as it can be read; damaged and deleted parts are skipped. ``sums``: of blocks read before, deleted or not; they are
+    added to. Returns: The sums, and the first error in words; empty: nothing was skipped.
     """
     sums = sums or StreamSums()
     trouble: list[str] = []
@@ -191,12 +158,8 @@ def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[
 
 
 def segment_times(segment: Segment) -> tuple[int, int]:
-    """The earliest and the latest time in a segment, wall clock; (0, 0): it has no block.
-
-    Block headers have the times of frames. Rows with losses or totals, and all rows of a recovery stream, are about earlier times.
-
-    Raises:
-        LogError: it cannot be read.
+    """The earliest and the latest time in a segment, wall clock; (0, 0): it has no block. Block headers have the times of frames. Rows with losses or
+    totals, and all rows of a recovery stream, are about earlier times. Raises LogError: it cannot be read.
     """
     times: list[int] = []
     for ref in walk_segment(segment, segment.base):

@@ -20,21 +20,15 @@ RESERVE_MS: Final = 4
 
 
 class Tally:
-    """The count of one listener and direction.
-
-    Attributes:
-        listener: its name.
-        direction: code of ``record``.
-        frames, bytes: matched since the processor started, headers included.
-        reserved: a stored bound of ``frames`` (``Tallies.reserve``).
-    """
+    """The count of one listener and direction."""
 
     def __init__(self, listener: str, direction: i64) -> None:
-        self.listener = listener
-        self.direction: i64 = direction
+        self.listener = listener  # its name
+        self.direction: i64 = direction  # code of ``record``
+        # frames, bytes: matched since the processor started, headers included
         self.frames: i64 = 0
         self.bytes: i64 = 0
-        self.reserved: i64 = 0
+        self.reserved: i64 = 0  # a stored bound of ``frames`` (``Tallies.reserve``)
         self._stated: i64 = 0
         self._stated_bytes: i64 = 0
 
@@ -59,15 +53,11 @@ class Reserve(abc.ABC):
 
 
 class Tallies:
-    """All tallies of a processor.
-
-    Attributes:
-        all: in the order of first use.
-    """
+    """All tallies of a processor."""
 
     def __init__(self, keeper: Reserve | None) -> None:
         """``keeper`` stores reservations; None: they are not stored."""
-        self.all: list[Tally] = []
+        self.all: list[Tally] = []  # in the order of first use
         self._keeper = keeper
         self._by_key: dict[tuple[str, int], Tally] = {}
         self._quiet = True
@@ -76,7 +66,6 @@ class Tallies:
         self._frames_per_ms: i64 = 0
 
     def of(self, listener: str, direction: i64) -> Tally:
-        """The tally of one listener and direction."""
         key = (listener, int(direction))
         tally = self._by_key.get(key)
         if tally is None:
@@ -86,7 +75,6 @@ class Tallies:
         return tally
 
     def frames(self, direction: i64) -> i64:
-        """Frames matched in one direction."""
         total: i64 = 0
         for tally in self.all:
             if tally.direction == direction:

@@ -12,13 +12,9 @@ the processor's run, so no two segments have the same ids. They are evenly distr
 import hashlib
 from typing import Final, NamedTuple
 
-__all__ = ["BASE_OFFSET", "SEGMENT_SPAN", "STREAM", "SegmentTrace", "segment_trace"]
-
-SEGMENT_SPAN: Final = "framegate.tap.segment"
-"""The span's name; samplers may use it."""
+SEGMENT_SPAN: Final = "framegate.tap.segment"  # the span's name; samplers may use it
 STREAM: Final = "framegate.tap.stream"
-BASE_OFFSET: Final = "framegate.tap.base_offset"
-"""Attributes of the span, and of a link to it."""
+BASE_OFFSET: Final = "framegate.tap.base_offset"  # Attributes of the span, and of a link to it
 
 
 class SegmentTrace(NamedTuple):
@@ -29,11 +25,8 @@ class SegmentTrace(NamedTuple):
 
 
 def segment_trace(stream: str, base: int) -> SegmentTrace:
-    """The ids of the span of one segment.
-
-    Args:
-        stream: the name of its stream: the folder's.
-        base: the logical offset of its first block, 0 or more.
+    """The ids of the span of one segment. ``stream``: the name of its stream: the folder's. ``base``: the logical offset of its first block, 0 or
+    more.
     """
     digest = hashlib.sha256(b"\0".join((SEGMENT_SPAN.encode(), stream.encode(), b"%d" % base))).digest()
     # 0 is not a valid id in OpenTelemetry.

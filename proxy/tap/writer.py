@@ -66,18 +66,7 @@ STATE_AFTER_NS: Final = 100 * NS_PER_MS
 
 
 class TapWriter:
-    """One processor's stream. The loop thread reads its counters, and those of the thread, and publishes them as cells.
-
-    Attributes:
-        thread: writes the blocks, and counts what it wrote.
-        builder: the block being built; ``TapPoint`` adds to it.
-        tallies: frames matched, by listener and direction.
-        window_end_ns: end of the present window of capture time; wall clock.
-        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
-            are, or will be, in the log as a gap only, by reason.
-        blocks_handed: blocks given to the thread.
-        watched: rules that are turned off above a limit of losses, by name.
-    """
+    """One processor's stream. The loop thread reads its counters, and those of the thread, and publishes them as cells."""
 
     def __init__(
         self,
@@ -89,31 +78,28 @@ class TapWriter:
         wakeup_fd: int = -1,
         reserve: Reserve | None = None,
     ) -> None:
-        """Nothing runs before ``start``; nothing is created before the first block.
-
-        Args:
-            config: directory, sizes and times.
-            node, slot, boot_id: name the stream; never the same twice.
-            files: the system calls; tests replace them by a failing disk.
-            wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1: none.
-            reserve: stores the reservations of tallies.
+        """Nothing runs before ``start``; nothing is created before the first block. ``files``: the system calls; tests replace them by a failing
+        disk. ``wakeup_fd``: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1:
+        none.
         """
         self.stream = stream_name(node, slot, boot_id)
         header: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
         log = SegmentLog(folder, header, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
-        self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
-        self.thread = WriterThread(log, self.builder, config.queue_size, wakeup_fd)
-        self.tallies = Tallies(reserve)
-        self.window_end_ns: i64 = 0
+        self.builder = BlockBuilder(config.flush_size + COPY_BELOW)  # the block being built; ``TapPoint`` adds to it
+        self.thread = WriterThread(log, self.builder, config.queue_size, wakeup_fd)  # writes the blocks, and counts what it wrote
+        self.tallies = Tallies(reserve)  # frames matched, by listener and direction
+        self.window_end_ns: i64 = 0  # end of the present window of capture time; wall clock
+        # dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that are, or
+        # will be, in the log as a gap only, by reason
         self.dropped_queue_full: i64 = 0
         self.dropped_disk_full: i64 = 0
         self.dropped_disk_error: i64 = 0
         self.dropped_sampled: i64 = 0
         self.dropped_closed: i64 = 0
         self.dropped_undelivered: i64 = 0
-        self.blocks_handed: i64 = 0
-        self.watched: dict[str, RuleUse] = {}
+        self.blocks_handed: i64 = 0  # blocks given to the thread
+        self.watched: dict[str, RuleUse] = {}  # rules that are turned off above a limit of losses, by name
         self._flush_size: i64 = config.flush_size
         self._flush_ns: i64 = config.flush_ms * NS_PER_MS
         self._queue_size: i64 = config.queue_size
@@ -131,7 +117,6 @@ class TapWriter:
         self._rules_due = False
 
     def start(self) -> None:
-        """Start the writer thread."""
         self.thread.start()
 
     def revive(self) -> None:
@@ -140,17 +125,14 @@ class TapWriter:
 
     @property
     def frames_matched(self) -> i64:
-        """Whole frames that a rule matched."""
         return self.frames_matched_request + self.frames_matched_response
 
     @property
     def frames_matched_request(self) -> i64:
-        """Of these, requests."""
         return self.tallies.frames(DIRECTION_REQUEST)
 
     @property
     def frames_matched_response(self) -> i64:
-        """Of these, answers."""
         return self.tallies.frames(DIRECTION_RESPONSE)
 
     @property
@@ -159,10 +141,8 @@ class TapWriter:
         return self.tallies.bytes()
 
     def turn(self, capture_ns: i64) -> i64:
-        """Begin a window, or handle a clock that was set back, for a capture time before the last one or outside of the present window.
-
-        Returns:
-            The time for the next chunks: the given one, or the last one when the clock was set back by less than ``CLOCK_STEP_NS``.
+        """Begin a window, or handle a clock that was set back, for a capture time before the last one or outside of the present window. Returns: The
+        time for the next chunks: the given one, or the last one when the clock was set back by less than ``CLOCK_STEP_NS``.
         """
         builder = self.builder
         if capture_ns < builder.last_ns - CLOCK_STEP_NS:
@@ -223,9 +203,8 @@ class TapWriter:
         return 0
 
     def accepts(self) -> bool:
-        """Whether a source that was muted for the tap may continue: the queue is half empty and the disk writes.
-
-        After False here, or from ``TapPoint.append``, the writer thread writes to ``wakeup_fd`` when it has become True.
+        """Whether a source that was muted for the tap may continue: the queue is half empty and the disk writes. After False here, or from
+        ``TapPoint.append``, the writer thread writes to ``wakeup_fd`` when it has become True.
         """
         thread = self.thread
         if thread.has_room():
@@ -259,8 +238,7 @@ class TapWriter:
             size: their bytes, headers included.
             until_ns: when the last of them was received, wall clock.
 
-        Returns:
-            The gap for further losses of this kind, while it is not ``written``, and in its window.
+        Returns: The gap for further losses of this kind, while it is not ``written``, and in its window.
         """
         fresh = gap.frames == 0 and gap.bytes == 0
         gap.add(frames, size, until_ns)
@@ -272,11 +250,8 @@ class TapWriter:
         return self._remember(gap) if fresh else gap
 
     def set_rules(self, text: str, now_ns: i64) -> None:
-        """Record the rules for the following chunks before the next of them, and first in a new stream.
-
-        Args:
-            text: the rules in force, JSON.
-            now_ns: wall clock.
+        """Record the rules for the following chunks before the next of them, and first in a new stream. ``text``: the rules in force, JSON.
+        ``now_ns``: wall clock.
         """
         self._rules = text
         self._rules_due = True
@@ -294,13 +269,8 @@ class TapWriter:
             self.builder.add_rules(self._rules)
 
     def poll_due(self, now_ns: i64) -> i64:
-        """Do what is due; the loop calls this once a poll, after the events.
-
-        Args:
-            now_ns: monotonic.
-
-        Returns:
-            When to call again at the latest, monotonic; 0: nothing waits.
+        """Do what is due; the loop calls this once a poll, after the events. ``now_ns``: monotonic. Returns: When to call again at the latest,
+        monotonic; 0: nothing waits.
         """
         if self._failed:
             self._settle_failed()
@@ -327,14 +297,9 @@ class TapWriter:
         return self._due_ns if self._due_ns != 0 else self._state_due_ns
 
     def flush_and_close(self, timeout_ms: int) -> bool:
-        """Write what waits, seal the segment, end the thread. Blocks the caller.
-
-        Args:
-            timeout_ms: how long to wait for a disk that does not take the blocks.
-
-        Returns:
-            Whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
-            ``frames_dropped``, and ``error`` says why.
+        """Write what waits, seal the segment, end the thread. Blocks the caller. ``timeout_ms``: how long to wait for a disk that does not take the
+        blocks. Returns: Whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
+        ``frames_dropped``, and ``error`` says why.
         """
         self._release_sampled()
         self.tallies.release()

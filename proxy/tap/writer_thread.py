@@ -33,59 +33,34 @@ GIVE_UP_S: Final = 0.5
 
 
 class WriterThread:
-    """Writes blocks in the order of ``put``.
-
-    Of the loop thread:
-
-    Attributes:
-        handed, handed_weight: number and weight of the blocks handed over (``Block.weight``).
-
-    Of the writer thread:
-
-    Attributes:
-        settled, settled_weight: the same of blocks that are written or given up.
-        failing: reason code of the last write, if it failed; otherwise 0.
-        failed: blocks that were given up; the loop thread takes them.
-        frames_flushed_request, frames_flushed_response: frames on disk.
-        frames_gapped: missing frames in gap chunks on disk.
-        bytes_flushed: bytes of blocks on disk.
-        write_errors: failed attempts to write a block.
-        appends: durations of attempts to encode and write a block, by result (``APPEND_ERRORS``).
-        deleted, deleted_path: segments that another program deleted while they were written, and the path of the last.
-        error: the last failed write, in words; after a successful write empty, or why a finished file could not be renamed or removed.
-        failures, failure: number of internal errors in the thread, and the last one in words; each cost one block, which becomes a gap.
-
-    Of both:
-
-    Attributes:
-        starved: a source waits for room: the loop thread sets it, the writer thread clears it when it wakes the loop.
-    """
+    """Writes blocks in the order of ``put``. Of the loop thread: Of the writer thread: Of both:"""
 
     def __init__(self, log: SegmentLog, builder: BlockBuilder, queue_size: i64, wakeup_fd: int) -> None:
-        """Nothing runs before ``start``.
-
-        Args:
-            log: of the stream; it has no other writer.
-            builder: gets the buffers of blocks back.
-            queue_size: bound of the memory that is handed over and not settled.
-            wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes when a log that refused has room again; -1: none.
+        """Nothing runs before ``start``. ``queue_size``: bound of the memory that is handed over and not settled. ``wakeup_fd``: an eventfd (or a
+        non-blocking socket) that gets 8 bytes when a log that refused has room again; -1: none.
         """
+        # handed, handed_weight: number and weight of the blocks handed over (``Block.weight``)
         self.handed: i64 = 0
+        # settled, settled_weight: the same of blocks that are written or given up
         self.settled: i64 = 0
         self.handed_weight: i64 = 0
         self.settled_weight: i64 = 0
-        self.failing: i64 = 0
-        self.failed: deque[Block] = deque()
-        self.starved = False
+        self.failing: i64 = 0  # reason code of the last write, if it failed; otherwise 0
+        self.failed: deque[Block] = deque()  # blocks that were given up; the loop thread takes them
+        self.starved = False  # a source waits for room: the loop thread sets it, the writer thread clears it when it wakes the loop
+        # frames_flushed_request, frames_flushed_response: frames on disk
         self.frames_flushed_request: i64 = 0
         self.frames_flushed_response: i64 = 0
-        self.frames_gapped: i64 = 0
-        self.bytes_flushed: i64 = 0
-        self.write_errors: i64 = 0
+        self.frames_gapped: i64 = 0  # missing frames in gap chunks on disk
+        self.bytes_flushed: i64 = 0  # bytes of blocks on disk
+        self.write_errors: i64 = 0  # failed attempts to write a block
+        # durations of attempts to encode and write a block, by result (``APPEND_ERRORS``)
         self.appends: Final = [Histogram(APPEND_BOUNDS) for _ in APPEND_ERRORS]
-        self.error = ""
+        self.error = ""  # the last failed write, in words; after a successful write empty, or why a finished file could not be renamed or removed
+        # deleted, deleted_path: segments that another program deleted while they were written, and the path of the last
         self.deleted: i64 = 0
         self.deleted_path = ""
+        # failures, failure: number of internal errors in the thread, and the last one in words; each cost one block, which becomes a gap
         self.failures: i64 = 0
         self.failure = ""
         self._log = log
@@ -100,7 +75,6 @@ class WriterThread:
     # The loop thread
 
     def start(self) -> None:
-        """Start the thread."""
         thread = threading.Thread(target=self._run, name="tap-writer", daemon=True)
         self._runner = thread
         thread.start()
