@@ -23,7 +23,7 @@ class Sealed:
 
 
 def seal_dead(directory: str, live: Set[str], now_ns: int) -> list[Sealed]:
-    """Seal the open segments of streams without a writer; a torn tail is cut off. An error is in the result, and the others are sealed all the same."""
+    """Seal the open segments of streams without a writer; a torn tail is cut off. An error is in the result; the others are sealed all the same."""
     return [sealed for stream in streams(directory) if stream not in live for sealed in seal_stream(directory, stream, now_ns)]
 
 
