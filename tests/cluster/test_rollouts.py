@@ -73,6 +73,7 @@ def test_a_bad_configuration_stops_its_rollout_and_undo_brings_the_former_one_ba
     assert set(ready(room).values()) == set(before.values())
     room.kubectl("rollout", "restart", "deployment/rolled")
     room.kubectl(*status, "--timeout=120s", timeout_s=130.0)
+    wait_until(lambda: len(room.get("pods", "-l", "app=rolled")["items"]) == 2, "the end of the former pods", 60.0, 0.5)
     after = ready(room)
     assert (set(after.values()), after.keys() & before.keys()) == (set(before.values()), set())
     found = room.command(*over_pods, "status", "--output", "json")
