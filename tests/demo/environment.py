@@ -21,7 +21,7 @@ from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, create_connection, socket
 from typing import Any, Final, NamedTuple
 
-import yaml
+from ruamel.yaml import YAML
 
 from framegate.control.demo import certificates
 from framegate.control.demo.processes import Child, ChildError
@@ -279,7 +279,7 @@ def seconds_of(duration: str) -> int:
 
 def shortened_rules(text: str) -> dict[str, Any]:
     """A file of rules with shorter durations: nothing else differs from what is shipped."""
-    document: dict[str, Any] = yaml.safe_load(text)
+    document: dict[str, Any] = YAML(typ="safe").load(text)
     for rule in (rule for group in document["groups"] for rule in group["rules"]):
         rule["for"] = f"{seconds_of(rule['for'])}s"
         rule["expr"] = _DURATION.sub(lambda found: f"{found[1]}{seconds_of(found[2])}s", rule["expr"])
