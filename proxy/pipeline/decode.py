@@ -24,7 +24,7 @@ from framegate.proxy.tap import record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["loss_batch", "record_batch", "record_batches"]
+__all__ = ["Group", "loss_batch", "record_batch", "record_batches"]
 
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 NOBODY: Final = "ANONYMOUS"  # the proxy's name of a client that has not authenticated; no certificate's name has this form
@@ -32,7 +32,7 @@ _JOIN_BELOW: Final = 8 << 20
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
 
 
-class _Group:
+class Group:
     """Some neighbouring blocks of one stream, their tables joined; each method makes a column. ``keep``: bytes of each body to keep; None: all."""
 
     def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None) -> None:
@@ -62,6 +62,20 @@ class _Group:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def bodies(self) -> "tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]":
+        """Where each frame's body begins and ends in ``payload``, as far as it is stored, and its size on the wire."""
+        begins, ends = _frames(self.rows, self.ints(_starts))
+        begins = begins + np.int32(record.FRAME_HEADER_BYTES)
+        sizes = ends - begins
+        sizes[np.repeat(self.flags & record.FLAG_SIZES != 0, self.rows["frame_count"])] = self.ints(_sizes)
+        return begins, ends, sizes
+
+    def decoded(self) -> pa.Array:
+        """The contents of Kafka's frames."""
+        from framegate.proxy.pipeline.frame_contents import contents_of  # only the job asks for it
+
+        return contents_of(self)
+
     def offset(self) -> pa.Array:
         return pa.array(np.repeat(np.array([block.header.offset for block in self.blocks], dtype="i8"), self.counts))
 
@@ -75,6 +89,9 @@ class _Group:
             words = pc.if_else(pc.equal(words, null), pa.scalar(None, pa.string()), words)
         index = self.rows[field]
         return words.take(pa.array(index + shifts, mask=index < 0))
+
+    def principal(self) -> pa.Array:
+        return self.text("principal", null=NOBODY)
 
     @functools.cached_property
     def words(self) -> "tuple[pa.Array, NDArray[np.int32]]":
@@ -285,14 +302,14 @@ def _expect_dense(stored: "NDArray[Any]", offsets: "NDArray[Any]", base: "NDArra
         raise record.FormatError(f"{what}: the chunks of a block do not lie back to back")
 
 
-_MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[Group, pa.DataType], pa.Array]]] = {
     "stream": lambda group, kind: pa.repeat(pa.scalar(group.stream, pa.string()), len(group)),
     "offset": lambda group, kind: group.offset(),
     "chunk_index": lambda group, kind: group.chunk_index(),
     "capture_time": lambda group, kind: group.time("capture_ns"),
     "connection_id": lambda group, kind: group.number("connection", null_below_zero=True),
     "listener": lambda group, kind: group.text("listener"),
-    "principal": lambda group, kind: group.text("principal", null=NOBODY),
+    "principal": lambda group, kind: group.principal(),
     "peer": lambda group, kind: group.text("peer"),
     "rule": lambda group, kind: group.text("rule"),
     "direction": lambda group, kind: group.word("direction", record.DIRECTIONS),
@@ -319,6 +336,7 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "request_size": lambda group, kind: group.answers(kind, 2),
     "correlation_id": lambda group, kind: group.keys(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
+    "decoded": lambda group, kind: group.decoded(),
 }
 
 
@@ -334,7 +352,7 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
     Raises:
         FormatError: a block's table contradicts its sections.
     """
-    group = _Group(stream, blocks, keep if "data" in schema.names else None)
+    group = Group(stream, blocks, keep if "data" in schema.names else None)
     return pa.RecordBatch.from_arrays([_MAKERS[field.name](group, field.type) for field in schema], schema=schema)
 
 

@@ -41,6 +41,7 @@ GROUP BY minute, listener, principal, direction
 REQUESTS_VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW requests_by_api AS
 SELECT listener, api_key, {transforms.api_name()} AS api, api_version, count(*) AS requests,
+       count_if(coalesce(outcome, 'answered') = 'answered') AS answers, count_if(error_code <> 0) AS errors,
        percentile_approx(latency_us, 0.5) AS latency_us_p50, percentile_approx(latency_us, 0.99) AS latency_us_p99,
        max(latency_us) AS latency_us_max, sum(request_size) AS request_bytes, sum(answer_size) AS answer_bytes
 FROM requests
