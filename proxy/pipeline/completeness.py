@@ -17,54 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from framegate.proxy.pipeline.partial_sums import add_up, count, minute
-from framegate.proxy.tap.stream_totals import MAX_SPAN
 
-__all__ = ["SUMS", "VIEW", "merge", "of_frames", "of_gaps_and_totals", "states"]
+__all__ = ["COUNTED", "SUMS", "merge", "of_frames", "of_gaps_and_totals", "states"]
 
 # How partial sums of each column are put together; ``columns`` describes them.
-_COUNTED: Final = ("totals", "seen", "stored", "withheld", "sampled", "lost", "at_most", "unknown", "shared")
-SUMS: Final = {**dict.fromkeys(_COUNTED, "sum"), "first_offset": "min"}
-
-# stream: <node>.<slot>.<boot-id>; run: without the slot, which a processor's stream and its recovery have in common. The judgement is that of
-# ``verify`` but for two facts that only the ledger and the segments have: whether a stream is still being written (here: always, so its last two
-# minutes may be open), and whether its version writes no totals (here: when it has none).
-VIEW: Final = f"""
-CREATE OR REPLACE TEMPORARY VIEW completeness AS
-WITH parts AS (
-  SELECT stream, listener, direction, {", ".join(_COUNTED)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
-         stream RLIKE '[.]recovery[.][^.]+$' AS recovered, IF(minute = until, first_offset, NULL) AS first_offset, minute AS begun, until AS ended,
-         unix_seconds(until) - unix_seconds(minute) < {MAX_SPAN * 60} AS short, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS at_minute
-  FROM completeness_parts
-), sums AS (
-  SELECT run, listener, direction, at_minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTED)},
-         max(IF(recovered, NULL, stream)) AS own, max(stream) AS any_stream, min(IF(recovered, NULL, first_offset)) AS first_offset
-  FROM parts
-  GROUP BY run, listener, direction, at_minute
-  HAVING max(short OR at_minute = begun OR at_minute = ended)
-), runs AS (
-  SELECT *, seen - stored - withheld - sampled - lost AS difference, sum(totals) OVER (PARTITION BY run) AS run_totals,
-         coalesce(max(own) OVER (PARTITION BY run), max(any_stream) OVER (PARTITION BY run)) AS stream,
-         min(first_offset) OVER (PARTITION BY run) AS run_offset, max(at_minute) OVER (PARTITION BY run) AS newest
-  FROM sums
-), judged AS (
-  SELECT *, IF(difference > 0 AND difference <= shared, 0, difference) AS missing,
-         coalesce(at_minute <= max(IF(run_offset > 0 AND first_offset = run_offset, at_minute, NULL)) OVER (PARTITION BY run), FALSE) AS is_cut,
-         difference < 0 AND at_minute >= newest - INTERVAL 1 MINUTE AS is_open
-  FROM runs
-)
-SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTED if name != "totals")}, missing,
-       CASE
-         WHEN unknown > 0 THEN 'unknown'
-         WHEN missing <> 0 AND NOT is_cut AND NOT is_open AND run_totals = 0 THEN 'unknown'
-         WHEN missing <> 0 AND NOT is_cut AND NOT is_open THEN 'missing'
-         WHEN at_most > 0 THEN 'at_most'
-         WHEN lost > 0 OR shared > 0 THEN 'lost'
-         WHEN missing <> 0 AND is_cut THEN 'cut'
-         WHEN missing <> 0 THEN 'open'
-         ELSE 'complete'
-       END AS state
-FROM judged
-"""
+COUNTED: Final = ("totals", "seen", "stored", "withheld", "sampled", "lost", "at_most", "unknown", "shared")
+SUMS: Final = {**dict.fromkeys(COUNTED, "sum"), "first_offset": "min"}
 
 
 def of_frames(frames: pa.Table) -> pa.Table:

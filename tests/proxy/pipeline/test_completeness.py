@@ -1,7 +1,9 @@
 """What the view says of each minute, for every way in which one can end."""
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,12 +11,10 @@ import pytest
 from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.columns import arrow_schema
 from framegate.proxy.pipeline.completeness import SUMS
+from framegate.proxy.pipeline.delta import DeltaTables
+from framegate.proxy.pipeline.queries import queries
+from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.tap.stream_totals import STATES
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 
 START = datetime.datetime(2026, 11, 22, 7, 0)  # as Spark gives it, UTC
 PLACE = ("stream", "listener", "direction", "capture_time", "offset")
@@ -69,21 +69,38 @@ def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
-def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
-    """By stream: minute and state of each row of the view."""
-    frames, facts = tables(log)
-    parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_gaps_and_totals(facts)])
-    spark.createDataFrame(parts).createOrReplaceTempView("completeness_parts")
-    spark.sql(completeness.VIEW)
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for row in spark.sql("SELECT * FROM completeness ORDER BY stream, minute").collect():
-        assert row.state in STATES
-        minute = (row["minute"] - START) // datetime.timedelta(minutes=1)
-        found.setdefault(row.stream, []).append((minute, row.seen, row.stored, row.withheld, row.sampled, row.lost, row.missing, row.state))
-    return found
+Judge = Callable[[Log], dict[str, list[tuple[Any, ...]]]]
 
 
-def test_every_state(spark: "SparkSession") -> None:
+@pytest.fixture(params=["datafusion", pytest.param("spark", marks=[pytest.mark.extended, pytest.mark.spark, pytest.mark.slow])])
+def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Judge:
+    """By stream: minute and state of each row of the view, by each engine."""
+
+    def judge(log: Log) -> dict[str, list[tuple[Any, ...]]]:
+        frames, facts = tables(log)
+        parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_gaps_and_totals(facts)])
+        if request.param == "spark":
+            spark = request.getfixturevalue("spark")
+            spark.createDataFrame(parts).createOrReplaceTempView("completeness_parts")
+            rows = spark.sql(queries("spark")["completeness"]).toArrow().to_pylist()
+        else:
+            written = DeltaTables(tmp_path)
+            written.stage("completeness", parts)
+            written.commit("completeness", 0, "")
+            written.commit("frames", 0, "")
+            rows = open_tables(tmp_path)("SELECT * FROM completeness").to_pylist()
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for row in sorted(rows, key=lambda row: (row["stream"], row["minute"])):
+            assert row["state"] in STATES
+            minute = (row["minute"].replace(tzinfo=None) - START) // datetime.timedelta(minutes=1)
+            counts = [row[name] for name in ("seen", "stored", "withheld", "sampled", "lost", "missing", "state")]
+            found.setdefault(row["stream"], []).append((minute, *counts))
+        return found
+
+    return judge
+
+
+def test_every_state(judged: Judge) -> None:
     log = Log()
     log.stream("n.0.good").stored(0, 3).stored(0.9, 2).totals(0, 5).stored(1, 2)
     log.stream("n.0.ended").stored(0, 3).totals(0, 2).totals(0.1, 1)
@@ -103,7 +120,7 @@ def test_every_state(spark: "SparkSession") -> None:
     log.stream("n.0.openlost").stored(0, 3).gap(0, 2)
     log.stream("n.0.shared").stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 8).gap(0.5, 4, until=1.5)
     log.stream("n.0.old").stored(0, 1).gap(0, 2, certainty=None).totals(0, 3)
-    assert judged(spark, log) == {
+    assert judged(log) == {
         "n.0.good": [(0, 5, 5, 0, 0, 0, 0, "complete"), (1, 0, 2, 0, 0, 0, -2, "open")],
         "n.0.ended": [(0, 3, 3, 0, 0, 0, 0, "complete")],
         "a.b.c.1.dots": [(0, 1, 1, 0, 0, 0, 0, "complete")],
@@ -125,23 +142,23 @@ def test_every_state(spark: "SparkSession") -> None:
     }
 
 
-def test_what_control_wrote_counts_for_the_dead_stream(spark: "SparkSession") -> None:
+def test_what_control_wrote_counts_for_the_dead_stream(judged: Judge) -> None:
     log = Log()
     log.stream("n.3.boot").stored(0, 3).totals(0, 3).stored(1, 2)
     log.stream("n.recovery.boot").totals(1, 2).gap(1, 10, certainty="at_most", reason="processor_died")
     log.stream("n.recovery.gone").gap(0, 0, until=2, certainty="unknown", reason="processor_died")
     log.stream("m.3.boot").stored(0, 1).totals(0, 1)
-    assert judged(spark, log) == {
+    assert judged(log) == {
         "n.3.boot": [(0, 3, 3, 0, 0, 0, 0, "complete"), (1, 2, 2, 0, 0, 0, 0, "at_most")],
         "n.recovery.gone": [(minute, 0, 0, 0, 0, 0, 0, "unknown") for minute in range(3)],
         "m.3.boot": [(0, 1, 1, 0, 0, 0, 0, "complete")],
     }
 
 
-def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession") -> None:
+def test_a_gap_of_months_does_not_make_rows_of_every_minute(judged: Judge) -> None:
     log = Log().stream("n.0.b").stored(0, 1).totals(0, 1).stored(7, 1).totals(7, 1)
     log.stream("n.recovery.b").gap(0, 0, until=100_000, certainty="unknown")
-    assert [row[0] for row in judged(spark, log)["n.0.b"]] == [0, 7, 100_000]
+    assert [row[0] for row in judged(log)["n.0.b"]] == [0, 7, 100_000]
 
 
 def test_the_table_has_its_columns() -> None:
