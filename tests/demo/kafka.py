@@ -60,7 +60,10 @@ QUERIES: Final[dict[str, str]] = {
         SELECT cast(conv(hex(substring(payload, 1, 2)), 16, 10) AS int) AS api_key,
                cast(conv(hex(substring(payload, 3, 2)), 16, 10) AS int) AS api_version, count(*) AS requests
         FROM frames WHERE direction = 'request' GROUP BY ALL""",
-    "answered": "SELECT api_key, api, api_version, requests, latency_us_p50, latency_us_p99, answer_bytes FROM requests_by_api",
+    "answered": """
+        SELECT api_key, api, api_version, answers AS requests, coalesce(latency_us_p50, 0) AS latency_us_p50,
+               coalesce(latency_us_p99, 0) AS latency_us_p99, answer_bytes
+        FROM requests_by_api""",
     "frames": "SELECT direction, count(*) AS frames FROM frames GROUP BY direction",
     "unclaimed": """
         SELECT coalesce(sum(lost_frames), 0) AS frames FROM gaps
@@ -75,7 +78,7 @@ class RequestCount(NamedTuple):
     Attributes:
         api, version: of the requests.
         sent: request frames in Spark's tables, by the first four bytes of each.
-        answered: rows of the table ``requests``: answers that the proxy paired with their request.
+        answered: rows of the table ``requests`` with an answer, which the proxy paired with its request.
         broker: by so much the brokers' metrics grew, together.
         latency_us_p50, latency_us_p99: from request to answer, measured by the proxy.
     """
