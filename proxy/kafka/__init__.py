@@ -7,6 +7,7 @@
 - ``subjects``: what a request names, which parts of it may be refused, and lists in answers.
 - ``error_answers``: the answers by which a broker refuses a request; ``message``: whole messages as objects, for what is rare.
 - ``produce_acks``: the acks of a Produce request, which every request on the way is asked for; ``values``: varints and strings.
+- ``contents``: what requests and answers say, as columns, for the tables of the pipeline.
 - ``trace_parents``: the trace contexts in the headers of a Produce request's records, for the requests that have a span.
 
 What answers say of brokers, and what becomes of it:

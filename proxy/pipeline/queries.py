@@ -16,7 +16,7 @@ SELECT minute, listener, principal, direction, sum(frames) AS frames, sum(bytes)
 FROM traffic_by_minute_parts
 GROUP BY minute, listener, principal, direction
 """
-# Rows of versions before 0.2 have no outcome: they have an answer.
+# Rows of the version before have no outcome; they have an answer.
 _REQUESTS: Final = f"""
 SELECT listener, api_key, CASE api_key {" ".join(f"WHEN {key} THEN '{name}'" for key, name in KAFKA_APIS.items())}
                           ELSE concat('api-', cast(api_key AS string)) END AS api,

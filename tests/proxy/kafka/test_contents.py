@@ -172,6 +172,7 @@ def test_what_is_stored_of_a_message_is_read_and_the_rest_is_not_known() -> None
         (BATCH[:8] + struct.pack(">i", 48) + BATCH[12:], NOT_KNOWN),
         (batch(record(), codec=32), 0),
     ],
+    ids=["plain", "gzip", "none", "below 0", "magic 1", "too short", "control"],
 )
 def test_batches_are_counted_by_their_headers(records: bytes, count: int) -> None:
     entity = sample(schema(PRODUCE, 9, False), random.Random(1), most=1, least=1)
