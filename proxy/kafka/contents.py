@@ -222,8 +222,7 @@ class Contents:
         layout = _layout(call, answer)
         fault = layout.fault
         first = len(self.partition)
-        self._topic = self._topic_id = self._group = self._member = None
-        self._acks = self._generation = self._error = NOT_KNOWN
+        self._forget()
         if layout.program is not None:
             try:
                 fault = self._walk(layout, layout.program, data, start, end, size, answer)
@@ -242,6 +241,11 @@ class Contents:
         self.error_code.append(self._error)
         self.fault.append(fault)
         self.counts.append(len(self.partition) - first)
+
+    def _forget(self) -> None:
+        """Nothing is known of the next message. A method of its own: mypyc would take None for the type of what is set so in the caller."""
+        self._topic = self._topic_id = self._group = self._member = None
+        self._acks = self._generation = self._error = NOT_KNOWN
 
     def _open(self, partition: int) -> None:
         """A row of a partition, of which nothing else is known yet."""

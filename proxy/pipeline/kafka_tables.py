@@ -47,13 +47,15 @@ class State:
         requests: those without an answer so far, as rows of the contents.
         topics: the names of topics by their ids.
         ends: how far each stream was read; a stream that has ended is forgotten.
-        answers_from: for each stream and listener with an answer in the log: 0, or the time up to which some answers are missing, microseconds.
+        answers: the listeners of each stream of which answers are in the log.
+        lost_until: by run (``<node>.<boot-id>``), the time up to which some answers are in no stream, microseconds.
     """
 
     requests: pa.Table = dataclasses.field(default_factory=CONTENTS_SCHEMA.empty_table)
     topics: dict[str, str] = dataclasses.field(default_factory=dict)
     ends: dict[str, int] = dataclasses.field(default_factory=dict)
-    answers_from: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    answers: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    lost_until: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As an Arrow stream."""
@@ -85,14 +87,20 @@ def make_tables(
         gaps: rows of the table ``gaps``; None: none.
         ledger: of the log; says which streams have ended.
     """
-    ended = _ended(ledger, {**state.ends, **ends})
-    answers_from = _answers_from(state.answers_from, contents, gaps)
+    known = {**state.ends, **ends}
+    ended = _ended(ledger, known)
     topics = {**state.topics, **_topics(contents)}
-    rows, waiting = _put_together(pa.concat_tables([state.requests, contents]), ended, answers_from)
-    made = {"requests": rows, "groups": _groups(rows), "kafka_partitions": _partitions(rows, topics)}
-    live = {name: end for name, end in {**state.ends, **ends}.items() if name not in ended}
-    runs = {run_of(name) for name in live}
-    return made, State(waiting, topics, live, {name: found for name, found in answers_from.items() if run_of(name) in runs})
+    now = State(topics=topics, answers=_answers(state.answers, contents), lost_until=_lost_until(state.lost_until, gaps))
+    rows, now.requests = _put_together(pa.concat_tables([state.requests, contents]), ended, now)
+    now.ends = {name: end for name, end in known.items() if name not in ended}
+    now.answers = {name: listeners for name, listeners in now.answers.items() if name in now.ends}
+    live = {_run(name) for name in now.ends}
+    now.lost_until = {run: us for run, us in now.lost_until.items() if run in live}
+    return {"requests": rows, "groups": _groups(rows), "kafka_partitions": _partitions(rows, topics)}, now
+
+
+def _run(stream: str) -> str:
+    return ".".join(run_of(stream))
 
 
 def _ended(ledger: Ledger, ends: Mapping[str, int]) -> set[str]:
@@ -101,18 +109,21 @@ def _ended(ledger: Ledger, ends: Mapping[str, int]) -> set[str]:
     return {name for name in ends if name in ledger.streams and run_of(name) not in open_runs}
 
 
-def _answers_from(before: Mapping[str, Mapping[str, int]], contents: pa.Table, gaps: pa.Table | None) -> dict[str, dict[str, int]]:
-    found = {stream: dict(listeners) for stream, listeners in before.items()}
-    answers = contents.filter(pc.equal(contents["direction"], "response")).group_by(["stream", "listener"]).aggregate([])
-    for row in answers.to_pylist():
-        found.setdefault(row["stream"], {}).setdefault(row["listener"], 0)
+def _answers(before: Mapping[str, list[str]], contents: pa.Table) -> dict[str, list[str]]:
+    found = {stream: set(listeners) for stream, listeners in before.items()}
+    fresh = contents.filter(pc.equal(contents["direction"], "response")).group_by(["stream", "listener"]).aggregate([])
+    for row in fresh.to_pylist():
+        found.setdefault(row["stream"], set()).add(row["listener"])
+    return {stream: sorted(listeners) for stream, listeners in found.items()}
+
+
+def _lost_until(before: Mapping[str, int], gaps: pa.Table | None) -> dict[str, int]:
+    found = dict(before)
     if gaps is not None:
-        until = pc.coalesce(gaps["lost_until"], gaps["capture_time"]).cast(MICROSECONDS).cast(pa.int64())
-        for gap, us in zip(gaps.select(["stream", "listener", "direction", "reason"]).to_pylist(), until.to_pylist(), strict=True):
-            if gap["direction"] == "response" and gap["reason"] != "partial_frame":
-                for stream, listeners in found.items():
-                    if run_of(stream) == run_of(gap["stream"]):
-                        listeners.update({name: max(us, known) for name, known in listeners.items() if gap["listener"] in (None, name)})
+        lost = gaps.filter(pc.and_(pc.equal(gaps["direction"], "response"), pc.not_equal(gaps["reason"], "partial_frame")))
+        until = pc.coalesce(lost["lost_until"], lost["capture_time"]).cast(MICROSECONDS).cast(pa.int64())
+        for stream, us in zip(lost["stream"].to_pylist(), until.to_pylist(), strict=True):
+            found[_run(stream)] = max(us, found.get(_run(stream), us))
     return found
 
 
@@ -141,7 +152,7 @@ def _pairs(keys: "list[NDArray[Any]]", order: "list[NDArray[Any]]", is_second: "
     return found
 
 
-def _put_together(events: pa.Table, ended: Iterable[str], answers_from: Mapping[str, Mapping[str, int]]) -> tuple[pa.Table, pa.Table]:
+def _put_together(events: pa.Table, ended: Iterable[str], state: State) -> tuple[pa.Table, pa.Table]:
     """The rows of requests that are decided, with the partitions of request and answer; and the requests that wait."""
     is_answer = pc.equal(events["direction"], "response").to_numpy()
     stream, connection = _codes(events["stream"]), pc.fill_null(events["connection_id"], -1).to_numpy()
@@ -170,7 +181,8 @@ def _put_together(events: pa.Table, ended: Iterable[str], answers_from: Mapping[
     lone = events.take(pa.array(decided))
     asked_us = lone["capture_time"].cast(pa.int64()).to_pylist()
     for index, (name, listener, us) in enumerate(zip(lone["stream"].to_pylist(), lone["listener"].to_pylist(), asked_us, strict=True)):
-        if outcome[index] == _UNANSWERED and us <= answers_from.get(name, {}).get(listener, us):
+        may_be_lost = listener not in state.answers.get(name, ()) or us <= state.lost_until.get(_run(name), us - 1)
+        if outcome[index] == _UNANSWERED and may_be_lost:
             outcome[index] = _UNKNOWN
     return pa.concat_tables([_answered(events.take(pa.array(answers)), events, requests), _alone(lone, outcome)]), rest
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 __all__ = ["page"]
 
 Ask = Callable[[str], pa.Table]
-Points = Mapping[str, Sequence[tuple[float, float]]]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 200, 70, 22
 _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
@@ -43,7 +42,8 @@ class _Page:
     def __init__(self, ask: Ask, since: datetime.datetime, until: datetime.datetime) -> None:
         self._ask = ask
         self._since, self._until = since, until
-        self._step_s = max(60.0, (until - since).total_seconds() / _STEPS)
+        self._step_s = {"capture_time": max((until - since).total_seconds() / _STEPS, 1.0)}
+        self._step_s["minute"] = max(60.0, self._step_s["capture_time"])
 
     def text(self, source: str) -> str:
         title = f"framegate: {source}"
@@ -58,7 +58,7 @@ class _Page:
         first, last = (f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}" for moment in (self._since, self._until))
         days = f"date >= DATE '{self._since:%Y-%m-%d}' AND date <= DATE '{self._until:%Y-%m-%d}' AND " if time == "capture_time" else ""
         period = f"{days}{time} >= TIMESTAMP '{first}' AND {time} < TIMESTAMP '{last}'"
-        step = f"floor((date_part('epoch', {time}) - {self._since.timestamp()!r}) / {self._step_s!r})"
+        step = f"floor((date_part('epoch', {time}) - {self._since.timestamp()!r}) / {self._step_s[time]!r})"
         rows: list[dict[str, Any]] = self._ask(query.replace("PERIOD", period).replace("STEP", step)).to_pylist()
         return rows
 
@@ -71,8 +71,8 @@ class _Page:
 
     def _traffic(self) -> str:
         rows = self._rows(f"SELECT {_WHO} AS who, STEP AS step, sum(bytes) AS value FROM traffic_by_minute WHERE PERIOD GROUP BY 1, 2", "minute")
-        scaled = [{**row, "value": row["value"] / self._step_s / 1e6} for row in rows]
-        return f"<h2>Traffic by principal, MB/s</h2>{self._lines(scaled, 'who', zero=True)}"
+        scaled = [{**row, "value": row["value"] / self._step_s["minute"] / 1e6} for row in rows]
+        return f"<h2>Traffic by principal, MB/s</h2>{self._lines(scaled, 'who', 'minute')}"
 
     def _topics(self) -> str:
         query = f"""SELECT topic, api, {_WHO} AS principal, sum(records) AS records, sum(record_bytes) AS bytes, count(*) AS requests,
@@ -93,7 +93,7 @@ class _Page:
             shares = ", ".join(f"approx_percentile_cont(latency_us, {share}) / 1000.0 AS p{round(share * 100)}" for share in (0.5, 0.95, 0.99))
             rows = self._rows(f"SELECT STEP AS step, {shares} FROM requests WHERE api = '{api}' AND latency_us IS NOT NULL AND PERIOD GROUP BY 1")
             series = [{"share": name, "step": row["step"], "value": row[name]} for row in rows for name in ("p50", "p95", "p99")]
-            plots.append(f"<h3>{html.escape(api)}</h3>{self._lines(series, 'share')}")
+            plots.append(f"<h3>{html.escape(api)}</h3>{self._lines(series, 'share', 'capture_time')}")
         return f"<h2>Latency by API, ms</h2>{''.join(plots) or _NONE}"
 
     def _sizes(self) -> str:
@@ -117,15 +117,16 @@ class _Page:
                     FROM requests WHERE latency_us IS NOT NULL AND PERIOD GROUP BY 1, 2, 3 ORDER BY p99_ms DESC LIMIT 20"""
         return f"<h2>Who is slow?</h2>{_table(self._rows(query))}"
 
-    def _lines(self, rows: Iterable[Mapping[str, Any]], name: str, *, zero: bool = False) -> str:
-        """A line for each value of ``name``, the largest first. ``zero``: a step without a row is 0; else it is left out."""
+    def _lines(self, rows: Iterable[Mapping[str, Any]], name: str, time: str) -> str:
+        """A line for each value of ``name``: of sums by minute the largest first, 0 where there is no row; of others as they come, with dots."""
+        zero = time == "minute"
         series: dict[str, dict[int, float]] = {}
         for row in rows:
             series.setdefault(row[name], {})[int(row["step"])] = row["value"]
         if not series:
             return _NONE
-        names = sorted(series, key=lambda each: -sum(series[each].values()))[: len(_COLOURS)]
-        last = int((self._until - self._since).total_seconds() / self._step_s)
+        names = sorted(series, key=lambda each: -sum(series[each].values()) if zero else 0)[: len(_COLOURS)]
+        last = int((self._until - self._since).total_seconds() / self._step_s[time])
         top = _round_up(max(max(series[each].values()) for each in names))
         drawn, keys = [], []
         for each, colour in zip(names, _COLOURS, strict=False):

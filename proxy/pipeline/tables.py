@@ -29,7 +29,7 @@ from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS
 from framegate.proxy.pipeline.delta import PARTITION_COLUMNS, DeltaTables, Maintenance
 from framegate.proxy.pipeline.frame_contents import read_contents
 from framegate.proxy.pipeline.kafka_tables import make_tables
-from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.ledger import ledger_of, read_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +150,7 @@ class TableWriter:
     def _of_kafka(self, batch: int, gaps: pa.Table | None) -> dict[str, pa.Table]:
         """The rows of the tables of Kafka's requests; saves what is known of the others."""
         contents, ends = read_contents(_contents(self._tables.staging / "contents"))
-        ledger = read_ledger("" if self._source is None else self._source)
+        ledger = ledger_of(None) if self._source is None else read_ledger(self._source)
         made, state = make_tables(self._tables.read_state(batch), contents, ends, gaps, ledger)
         self._tables.write_state(batch, state)
         return made

@@ -17,14 +17,14 @@ from framegate.proxy.pipeline.frame_contents import read_contents
 from framegate.proxy.pipeline.kafka_tables import State, make_tables
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.slices import Block
-from framegate.proxy.tap.ledger import Ledger, StreamRecord, read_ledger
+from framegate.proxy.tap.ledger import Ledger, StreamRecord, ledger_of
 from tests.fakes.kio_messages import answer_body, request_body, sample, schema
 from tests.fakes.record_batches import batch, record
 from tests.fakes.slices import blocks
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 SCHEMA = to_arrow_schema(JOB_SCHEMA, timezone="UTC")
-NOWHERE = read_ledger("")
+NOWHERE = ledger_of(None)
 SECOND_NS = 1_000_000_000
 PRODUCE, FETCH, METADATA, HEARTBEAT, API_VERSIONS = 0 << 16 | 9, 1 << 16 | 12, 3 << 16 | 12, 12 << 16 | 4, 18 << 16 | 3
 Rows = dict[str, list[dict[str, Any]]]
@@ -166,7 +166,7 @@ def test_a_request_waits_ten_minutes_for_its_answer(log: Log, answers: bool, out
         ({"listener": None}, "unknown"),
         ({"stream": "edge.recovery.b0"}, "unknown"),
         ({"direction": "request"}, "unanswered"),
-        ({"listener": "other"}, "unanswered"),
+        ({"listener": "other"}, "unknown"),
         ({"stream": "edge.0.b1"}, "unanswered"),
         ({"reason": "partial_frame"}, "unanswered"),
         ({"early": True}, "unanswered"),
