@@ -76,11 +76,12 @@ class Traffic(threading.Thread):
     def _produce(self, processor: FakeProcessor, connection: int, number: int) -> None:
         """A Produce, and the answer to that of the round before, which another batch may have."""
         ask = record_batches.produce(("orders", [record_batches.batch(record_batches.record())]), correlation=number, partition=0)[4:]
-        processor.send([ask], connection=connection, protocol="kafka")
+        at_ns = START_NS + number * 10**9
+        processor.send([ask], connection=connection, protocol="kafka", at_ns=at_ns)
         self.sent.append((connection, "request", number, ask, 0, None))
         if number:
             answer = produced(number - 1, "orders", number)
-            facts: dict[str, Any] = {"keys": [PRODUCE], "latencies": [number], "correlations": [number - 1]}
+            facts: dict[str, Any] = {"keys": [PRODUCE], "latencies": [number], "correlations": [number - 1], "at_ns": at_ns}
             processor.send([answer], connection=connection, direction="response", protocol="kafka", **facts)
             self.sent.append((connection, "response", number - 1, answer, 0, number))
 
