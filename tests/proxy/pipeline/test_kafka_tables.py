@@ -282,12 +282,6 @@ def test_bytes_that_are_no_request_have_a_fault(log: Log) -> None:
     assert picked(rows["kafka_partitions"], "topic", "partition", "records", "fault") == [(None, None, None, request["fault"])]
 
 
-def test_frames_of_other_protocols_have_no_contents(log: Log) -> None:
-    log.processor.send([b"one"])
-    log.processor.flush()
-    assert record_batch("s", blocks(log.directory), SCHEMA)["decoded"].to_pylist() == [None]
-
-
 def test_a_batch_without_kafka_has_no_rows(log: Log) -> None:
     assert log.batch() == {"requests": [], "kafka_partitions": [], "groups": []}
     assert set(log.batch()) < set(TABLE_SCHEMAS)

@@ -1,8 +1,6 @@
-"""Questions to the tables without Spark, and the page of plots."""
+"""Questions to the tables without Spark."""
 
 import datetime
-import html.parser
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +25,12 @@ def stage(tables: DeltaTables, table: str, *rows: dict[str, Any]) -> None:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
+    return write_hour(tmp_path)
+
+
+def write_hour(output: Path) -> Path:
     """An hour of requests of two clients; a batch that is only in one table."""
-    tables = DeltaTables(tmp_path)
+    tables = DeltaTables(output)
     kafka = {"listener": "main", "api_key": 0, "api": "Produce", "api_version": 9, "outcome": "answered", "error_code": 0, "client_id": "<b>&shop"}
     requests = [
         kafka | {"capture_time": START + MINUTE * number, "latency_us": 1000 * number, "request_size": 1 << number % 20} for number in range(60)
@@ -46,7 +48,7 @@ def output(tmp_path: Path) -> Path:
     tables.clear_staging()
     stage(tables, "gaps", sums | {"reason": "disk_full"})
     tables.commit("gaps", 1, "")
-    return tmp_path
+    return output
 
 
 def test_tables_and_views_have_their_names_and_are_of_one_batch(output: Path) -> None:
@@ -91,54 +93,3 @@ def test_an_output_without_tables_says_so_and_one_without_rows_answers(tmp_path:
     ask = open_tables(tmp_path)
     assert ask("SELECT count(*) AS n FROM completeness")["n"].to_pylist() == [0]
     assert page(ask, "t", START, START + MINUTE).count('class="none"') == 10
-
-
-class Page(html.parser.HTMLParser):
-    """The elements and texts of a page; every element that is opened is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        assert tag not in ("script", "link", "img", "iframe")
-        assert not any(name in ("src", "href", "onload") for name, _ in attrs)
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def test_a_page_has_plots_and_tables_and_nothing_from_elsewhere(output: Path) -> None:
-    text = page(open_tables(output), "var/<tables>", START, START + 60 * MINUTE)
-    assert ElementTree.fromstring(text.replace("<!DOCTYPE html>", "").replace('<meta charset="utf-8">', "")).tag == "html"
-    found = Page(text)
-    said = " ".join(found.words)
-    for words in (
-        "var/<tables>",
-        "<b>&shop",
-        "CN=b",
-        "orders Produce",
-        "queue_full",
-        "complete",
-        "p99",
-        "up to 512 KiB",
-        "2026-11-22 07:00 to 2026-11-22 08:00",
-    ):
-        assert words in said, words
-    assert found.tags.count("svg") == 4
-    assert "<b>" not in text
-
-
-def test_a_page_shows_only_its_time(output: Path) -> None:
-    text = page(open_tables(output), "t", START + 30 * MINUTE, START + 60 * MINUTE)
-    assert "orders" not in text
-    assert "30</td>" in text
-
-
-def test_lines_end_at_the_right_edge_and_the_top(output: Path) -> None:
-    text = page(open_tables(output), "t", START, START + 60 * MINUTE)
-    points = [tuple(map(float, point.split(","))) for line in text.split('points="')[1:] for point in line.split('"')[0].split()]
-    assert all(70 <= x <= 890 and 10 <= y <= 178 for x, y in points)

@@ -4,11 +4,10 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from framegate.proxy.pipeline import completeness, tables
+from framegate.proxy.pipeline import tables
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
 from framegate.proxy.pipeline.delta import DeltaTables, compact
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
@@ -26,19 +25,6 @@ NONE = dict.fromkeys(TABLE_SCHEMAS, 0)
 
 def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
-
-
-def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
-    nothing = dict.fromkeys(completeness.SUMS, 0)
-
-    def row(minute: int, **sums: int) -> dict[str, int]:
-        return {"minute": minute, **nothing, **sums}
-
-    parts = [row(1, seen=5), row(1, stored=3, sampled=1, withheld=1), row(2, seen=2), row(2, stored=1), row(3, stored=1), row(4, lost=1, seen=1)]
-    whole = completeness.merge(pa.Table.from_pylist(parts))
-    assert dict(zip(whole["minute"].to_pylist(), whole["state"].to_pylist(), strict=True)) == {1: "complete", 2: "partial", 3: "partial", 4: "lost"}
-    again = completeness.merge(pa.concat_tables([whole, completeness.merge(pa.Table.from_pylist([row(2, stored=1), row(3, seen=2)]))]))
-    assert dict(zip(again["minute"].to_pylist(), again["state"].to_pylist(), strict=True)) == {1: "complete", 2: "complete", 3: "partial", 4: "lost"}
 
 
 @pytest.mark.extended
