@@ -49,7 +49,7 @@ _COLUMNS: Final = {
     "acks": ("int", "acks of a Produce: 0, 1 or -1 (all); null: another API, or not in the log"),
     "error_code": ("int", "first error of the answer, or the error of the partition: Kafka's number, 0 for none; null: not known"),
     "fault": ("string", "why the request or the answer was not decoded to its end; null: it was"),
-    "topic": ("string", "name of the topic; its id, where no Metadata answer before told the name"),
+    "topic": ("string", "name of the topic; its id, where no Metadata answer of this batch or before told the name"),
     "partition": ("int", "number of the partition; null: of a message that was not decoded to its end, whatever else it has"),
     "records": ("bigint", "records that were written or read, by the headers of their batches, without control records; null: not known"),
     "record_bytes": ("bigint", "bytes of their batches"),
