@@ -75,8 +75,9 @@ def exchange(settings: dict[str, Any]) -> int:
 
 def topic_ids(address: str) -> dict[str, str]:
     """The names of the topics by their ids: a Metadata answer of another processor may be in a later batch than the Fetch that needs it."""
-    found = AdminClient({"bootstrap.servers": address}).describe_topics(TopicCollection(list(TOPICS)))
-    return {str(future.result(10).topic_id): name for name, future in found.items()}
+    admin = AdminClient({"bootstrap.servers": address})
+    found = {name: str(future.result(10).topic_id) for name, future in admin.describe_topics(TopicCollection(list(TOPICS))).items()}
+    return {topic_id.replace("+", "-").replace("/", "_"): name for name, topic_id in found.items()}  # as Kafka's own tools write them
 
 
 def end_offsets(address: str) -> Counts:
