@@ -21,6 +21,7 @@ from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.settings import OptionError, PipelineSettings
 from framegate.proxy.pipeline.source import FramegateDataSource
+from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap.store import StoreError, store_at
@@ -176,11 +177,15 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
         assert job.returncode == 0, errors[-3000:]
     assert collections.Counter((row["node"], row["payload"]) for row in table(output, "frames", "node", "payload")) == fleet.sent
     register_views(spark, output)
-    judged = [(row.minute.minute, row.state, row.seen, row.lost, row.at_most) for row in spark.table("minutes").orderBy("minute").collect()]
-    expected = verify_fleet(s3.url).minutes
-    assert judged == [(one.window_ns // MINUTE_NS % 60, one.state, one.seen, one.lost, one.at_most) for one in expected]
-    assert {state for _, state, *_ in judged} == {"lost", "complete", "open"}
-    assert {row.node: row.complete_until is None for row in spark.table("nodes").collect()} == {"a": True, "b": True, "c": False}
+    minutes = "SELECT minute, state, seen, lost, at_most, waiting FROM minutes ORDER BY minute"
+    nodes = "SELECT node, complete_until IS NULL AS ended FROM nodes ORDER BY node"
+    expected = [(one.window_ns // MINUTE_NS % 60, one.state, one.seen, one.lost, one.at_most) for one in verify_fleet(s3.url).minutes]
+    for ask in (lambda query: spark.sql(query).toArrow(), open_tables(output)):
+        judged = [(row.pop("minute").minute, *row.values()) for row in ask(minutes).to_pylist()]
+        assert [row[:-1] for row in judged] == expected
+        assert {state: waiting for _, state, *_, waiting in judged if state != "lost"} == {"complete": [], "open": ["c"]}
+        assert "lost" in {state for _, state, *_ in judged}
+        assert [tuple(row.values()) for row in ask(nodes).to_pylist()] == [("a", True), ("b", True), ("c", False)]
     with pytest.raises(Exception, match="of a log in an object store, not of a directory"), contextlib.closing(TableWriter(output)) as writer:
         start_query(spark, PipelineSettings(source=fleet.taps["a"].folder, output=output, available_now=True), writer).awaitTermination(WAIT_S)
 
