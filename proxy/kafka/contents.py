@@ -18,8 +18,6 @@ from framegate.proxy.kafka.schema import Api, Field, api
 from framegate.proxy.kafka.values import string_at, varint_at
 from framegate.proxy.kafka.walker import Walker
 
-__all__ = ["CODECS", "CUT", "FETCH", "GROUP_APIS", "METADATA", "NOT_KNOWN", "PRODUCE", "Contents"]
-
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
