@@ -2,7 +2,7 @@
 
 The source has it as its column ``decoded``, which only the job asks for: bytes of an Arrow stream, in the first of the rows that were made together,
 for the frames of all of them. So each task decodes what it reads, before the payload is cut and without a copy of it, and the JVM passes one value.
-The metadata of its schema says how far the log was read: ``place`` (``place_of``), and ``end``, the offset behind the last block.
+The metadata of its schema says how far the log was read: ``stream`` (``stream_key``), and ``end``, the offset behind the last block.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from framegate.proxy.pipeline.decode import Group
 
-__all__ = ["CONTENTS_SCHEMA", "PARTITION", "contents_of", "place_of", "read_contents"]
+__all__ = ["CONTENTS_SCHEMA", "PARTITION", "contents_of", "read_contents", "stream_key"]
 
 _TYPES: Final = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "time": MICROSECONDS}
 
@@ -50,7 +50,7 @@ CONTENTS_SCHEMA: Final = pa.schema(
 _INTS: Final = pa.list_(pa.int32())
 
 
-def place_of(node: str, stream: str) -> str:
+def stream_key(node: str, stream: str) -> str:
     """The name of a stream among those of all nodes: in a store, the folders of two nodes may have streams of the same name."""
     return f"{node}/{stream}"
 
@@ -63,7 +63,7 @@ def contents_of(group: "Group") -> pa.Array:
         return pa.nulls(len(group), pa.binary())
     table = _table(group, frames)
     header = group.blocks[-1].header
-    schema = table.schema.with_metadata({"place": place_of(group.node, group.stream), "end": str(header.offset + header.block_len)})
+    schema = table.schema.with_metadata({"stream": stream_key(group.node, group.stream), "end": str(header.offset + header.block_len)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(table)
@@ -71,12 +71,12 @@ def contents_of(group: "Group") -> pa.Array:
 
 
 def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
-    """The rows of several values of the column, and how far each stream was read, by ``place_of``."""
+    """The rows of several values of the column, and how far each stream was read, by ``stream_key``."""
     tables = [pa.ipc.open_stream(value).read_all() for value in values]
     ends: dict[str, int] = {}
     for table in tables:
-        place, end = table.schema.metadata[b"place"].decode(), int(table.schema.metadata[b"end"])
-        ends[place] = max(end, ends.get(place, 0))
+        stream, end = table.schema.metadata[b"stream"].decode(), int(table.schema.metadata[b"end"])
+        ends[stream] = max(end, ends.get(stream, 0))
     return pa.concat_tables([CONTENTS_SCHEMA.empty_table(), *(table.replace_schema_metadata() for table in tables)]), ends
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.kafka.contents import FETCH, GROUP_APIS, METADATA, PRODUCE
-from framegate.proxy.pipeline.frame_contents import CONTENTS_SCHEMA, place_of
+from framegate.proxy.pipeline.frame_contents import CONTENTS_SCHEMA, stream_key
 from framegate.proxy.pipeline.loss import LEDGER_STREAM
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 
@@ -42,7 +42,7 @@ _APIS: Final = pa.array([KAFKA_APIS.get(key, f"api-{key}") for key in range(1 <<
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """What is kept between batches. Streams are named by ``place_of``.
+    """What is kept between batches. Streams are named by ``stream_key``.
 
     Attributes:
         requests: those without an answer so far, as rows of the contents.
@@ -100,13 +100,13 @@ def make_tables(
     return {"requests": rows, "groups": _groups(rows), "kafka_partitions": _partitions(rows, topics)}, now
 
 
-def _run(place: str) -> str:
+def _run(key: str) -> str:
     """The name of a stream without its slot, which a processor's stream and its recovery have in common."""
-    return re.sub(r"[.][^./]+([.][^./]+)$", r"\1", place)
+    return re.sub(r"[.][^./]+([.][^./]+)$", r"\1", key)
 
 
-def _places(rows: pa.Table) -> pa.ChunkedArray:
-    """``place_of`` of each row."""
+def _keys(rows: pa.Table) -> pa.ChunkedArray:
+    """``stream_key`` of each row."""
     return pc.binary_join_element_wise(rows["node"], rows["stream"], "/")
 
 
@@ -120,7 +120,7 @@ def _answers(before: Mapping[str, list[str]], contents: pa.Table) -> dict[str, l
     found = {stream: set(listeners) for stream, listeners in before.items()}
     fresh = contents.filter(pc.equal(contents["direction"], "response")).group_by(["node", "stream", "listener"]).aggregate([])
     for row in fresh.to_pylist():
-        found.setdefault(place_of(row["node"], row["stream"]), set()).add(row["listener"])
+        found.setdefault(stream_key(row["node"], row["stream"]), set()).add(row["listener"])
     return {stream: sorted(listeners) for stream, listeners in found.items()}
 
 
@@ -129,14 +129,14 @@ def _lost_until(before: Mapping[str, int], gaps: pa.Table | None) -> dict[str, i
     if gaps is not None:
         lost = gaps.filter(pc.and_(pc.equal(gaps["direction"], "response"), pc.not_equal(gaps["reason"], "partial_frame")))
         until = pc.coalesce(lost["lost_until"], lost["capture_time"]).cast(MICROSECONDS).cast(pa.int64())
-        for run, us in zip(map(_run, _places(lost).to_pylist()), until.to_pylist(), strict=True):
+        for run, us in zip(map(_run, _keys(lost).to_pylist()), until.to_pylist(), strict=True):
             found[run] = max(us, found.get(run, us))
     return found
 
 
-def _may_be_lost(us: int, node: str, place: str, state: State) -> bool:
+def _may_be_lost(us: int, node: str, key: str, state: State) -> bool:
     """Whether a gap may have the answer to a request of a time: one of the run, or a ledger that no longer tells which gaps there were."""
-    runs = (_run(place), place_of(node, LEDGER_STREAM), place_of(LEDGER_STREAM, LEDGER_STREAM))
+    runs = (_run(key), stream_key(node, LEDGER_STREAM), stream_key(LEDGER_STREAM, LEDGER_STREAM))
     return any(us <= state.lost_until.get(run, us - 1) for run in runs)
 
 
@@ -168,8 +168,8 @@ def _pairs(keys: "list[NDArray[Any]]", order: "list[NDArray[Any]]", is_second: "
 def _put_together(events: pa.Table, ended: Iterable[str], state: State) -> tuple[pa.Table, pa.Table]:
     """The rows of requests that are decided, with the partitions of request and answer; and the requests that wait."""
     is_answer = pc.equal(events["direction"], "response").to_numpy()
-    places = _places(events)
-    stream, connection = _codes(places), pc.fill_null(events["connection_id"], -1).to_numpy()
+    keys = _keys(events)
+    stream, connection = _codes(keys), pc.fill_null(events["connection_id"], -1).to_numpy()
     known = pc.is_valid(events["correlation_id"]).to_numpy()
     correlation = np.where(known, pc.fill_null(events["correlation_id"], 0).to_numpy(), np.arange(len(known)) + (1 << 32))
     log = [events[name].to_numpy() for name in ("offset", "chunk_index", "frame_index")]
@@ -187,17 +187,17 @@ def _put_together(events: pa.Table, ended: Iterable[str], state: State) -> tuple
     for each in paired[np.argsort(rank[paired])].tolist() if len(opened) else ():
         last_answered[stream[each], connection[each]] = rank[each]
     passed = [last_answered.get((stream[each], connection[each]), -1) > rank[each] for each in opened]
-    outcome = _outcomes(events, opened, stream, passed, pc.is_in(places, pa.array([*ended], pa.string())).to_numpy())
+    outcome = _outcomes(events, opened, stream, passed, pc.is_in(keys, pa.array([*ended], pa.string())).to_numpy())
     late = np.flatnonzero(outcome < 0)[:-MOST_OPEN]
     outcome[late] = _UNKNOWN
     decided = opened[outcome >= 0]
     outcome = outcome[outcome >= 0]
     rest = events.take(pa.array(opened[~np.isin(opened, decided)]))
-    lone, names = events.take(pa.array(decided)), places.take(pa.array(decided))
+    lone, lone_keys = events.take(pa.array(decided)), keys.take(pa.array(decided))
     asked_us = lone["capture_time"].cast(pa.int64()).to_pylist()
     for index in np.flatnonzero(outcome == _UNANSWERED).tolist():
-        node, place, listener = (column[index].as_py() for column in (lone["node"], names, lone["listener"]))
-        if listener not in state.answers.get(place, ()) or _may_be_lost(asked_us[index], node, place, state):
+        node, key, listener = (column[index].as_py() for column in (lone["node"], lone_keys, lone["listener"]))
+        if listener not in state.answers.get(key, ()) or _may_be_lost(asked_us[index], node, key, state):
             outcome[index] = _UNKNOWN
     return pa.concat_tables([_answered(events.take(pa.array(answers)), events, requests), _alone(lone, outcome)]), rest
 

@@ -30,7 +30,7 @@ from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS
 from framegate.proxy.pipeline.decode import node_of
 from framegate.proxy.pipeline.delta import PARTITION_COLUMNS, DeltaTables, Maintenance
 from framegate.proxy.pipeline.fleet_planner import FleetPlanner
-from framegate.proxy.pipeline.frame_contents import place_of, read_contents
+from framegate.proxy.pipeline.frame_contents import read_contents, stream_key
 from framegate.proxy.pipeline.kafka_tables import make_tables
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.store import is_url
@@ -162,9 +162,9 @@ class TableWriter:
     def _stream_ends(self) -> dict[str, int | None]:
         """Where each stream of the source ends (``make_tables``)."""
         if self._fleet is not None:
-            return {place_of(node, stream): end for node, ends in self._fleet.stream_ends().items() for stream, end in ends.items()}
+            return {stream_key(node, stream): end for node, ends in self._fleet.stream_ends().items() for stream, end in ends.items()}
         streams = {} if self._source is None else read_ledger(self._source).streams
-        return {place_of(node_of(stream), stream): found.end for stream, found in streams.items()}
+        return {stream_key(node_of(stream), stream): found.end for stream, found in streams.items()}
 
     def _write_frames(self, chunks: "DataFrame") -> None:
         """Have Spark write the frames, and the contents of Kafka's, to the staging folder."""

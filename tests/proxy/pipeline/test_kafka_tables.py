@@ -14,7 +14,7 @@ from framegate.proxy.config.model import TapRule
 from framegate.proxy.pipeline import kafka_tables
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, arrow_schema
 from framegate.proxy.pipeline.decode import record_batch
-from framegate.proxy.pipeline.frame_contents import place_of, read_contents
+from framegate.proxy.pipeline.frame_contents import read_contents, stream_key
 from framegate.proxy.pipeline.kafka_tables import State, make_tables
 from framegate.proxy.pipeline.loss import LEDGER_STREAM
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
@@ -226,7 +226,7 @@ def test_at_the_end_of_its_stream_a_request_is_unanswered(log: Log, end: int | N
     log.ask(PRODUCE, produce(5, "orders", 1))
     log.processor.close()
     read = blocks(log.directory)[-1].header
-    stream = place_of("edge", log.processor.stream)
+    stream = stream_key("edge", log.processor.stream)
     ends = {stream: None if end is None else read.offset + read.block_len + end, "edge/edge.recovery.b0": recovery_end, "other/edge.0.b0": None}
     rows = log.batch(known_ends=ends)
     assert [row for row in picked(rows["requests"], "correlation_id", "outcome") if row[0] == 5] == ([(5, "unanswered")] if decided else [])
