@@ -1,14 +1,17 @@
-"""``framegate pipeline run``. Each option sets the field of ``PipelineSettings`` with its name."""
+"""``framegate pipeline run``, ``sql`` and ``report``. Each option of ``run`` sets the field of ``PipelineSettings`` with its name."""
 
+import contextlib
+import datetime
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from framegate.control.cli.kinds import DURATION, JAVA_HEAP, SIZE, Kind
-from framegate.control.cli.options import example
-from framegate.control.cli.output import print_note
+from framegate.control.cli.kinds import DURATION, JAVA_HEAP, MOMENT, SIZE, Kind
+from framegate.control.cli.options import example, output_option
+from framegate.control.cli.output import print_json, print_note, print_table
 
 
 def _place(text: str) -> pathlib.Path | str:
@@ -23,12 +26,26 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+_FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 _PLACE: Kind[pathlib.Path | str] = Kind("directory", _place)
 
 
 @click.group(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
 def pipeline() -> None:
-    """The Spark job that writes the tap's log into tables."""
+    """The Spark job that writes the tap's log into tables, and questions to the tables."""
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """A package that is missing, or tables that cannot be read, end the command with one line and code 2; a query that fails, with 1."""
+    try:
+        yield
+    except ImportError as error:
+        print_note(f"the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'")
+        sys.exit(2)
+    except ValueError as error:  # TableError, QueryError
+        print_note(str(error))
+        sys.exit(1 if type(error).__name__ == "QueryError" else 2)
 
 
 @pipeline.command(
@@ -78,11 +95,62 @@ def pipeline() -> None:
     "--telemetry", metavar="ENDPOINT", default="", help="OTLP endpoint for spans and metrics of batches.  [default: from the OTEL_* variables]"
 )
 def run(**told: Any) -> None:
-    """Read the tap's log and write it as tables: frames, traffic by minute, requests, gaps, completeness. Logs JSON rows to standard output."""
-    try:
+    """Read the tap's log and write it as tables: frames, requests, partitions of Kafka's topics, groups, traffic by minute, gaps, completeness,
+    nodes. Logs JSON rows to standard output.
+    """
+    with _failures():
         from framegate.proxy.pipeline.run import run_pipeline
         from framegate.proxy.pipeline.settings import PipelineSettings
-    except ImportError as error:
-        print_note(f"the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'")
-        sys.exit(2)
     sys.exit(run_pipeline(PipelineSettings(**{**told, "spark": dict(told["spark"])})))
+
+
+@pipeline.command(epilog=example('framegate pipeline sql --tables var/tables "SELECT topic, sum(records) FROM kafka_partitions GROUP BY topic"'))
+@click.option("--tables", type=_FOLDER, required=True, help="Folder of the tables: the --output of the job.")
+@click.argument("query")
+@output_option
+def sql(tables: pathlib.Path, query: str, output: str) -> None:
+    """Run a query on the tables, and print its rows. It needs no Java. The SQL is that of DataFusion, which is close to PostgreSQL's."""
+    with _failures():
+        from framegate.proxy.pipeline.sql import open_tables
+
+        rows = open_tables(tables)(query)
+    if output == "json":
+        print_json([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()])
+    else:
+        print_table(rows.column_names, [[_text(value) for value in row.values()] for row in rows.to_pylist()])
+
+
+def _text(value: object) -> Any:
+    """A value for a table: "-" for none, the items of a list one after the other."""
+    return "-" if value in (None, []) else ", ".join(str(_plain(item)) for item in value) if isinstance(value, list) else _plain(value)
+
+
+def _plain(value: object) -> Any:
+    """A value for JSON: times as in RFC 3339, bytes in hexadecimal."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | str | None) else str(value)
+
+
+@pipeline.command(epilog=example("framegate pipeline report --tables var/tables --since 1h --out report.html"))
+@click.option("--tables", type=_FOLDER, required=True, help="Folder of the tables: the --output of the job.")
+@click.option("--since", "since_ns", type=MOMENT, default="1h", show_default=True, help="Begin: a time, or how long ago.")
+@click.option("--until", "until_ns", type=MOMENT, default="0s", show_default="now", help="End.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=pathlib.Path), required=True, help="File for the page.")
+def report(tables: pathlib.Path, since_ns: int, until_ns: int, out: pathlib.Path) -> None:
+    """Write a page with plots: traffic by principal and topic, latency by API, sizes, errors, who is slow, completeness. One HTML file without
+    scripts.
+    """
+    with _failures():
+        from framegate.proxy.pipeline.page import page
+        from framegate.proxy.pipeline.sql import open_tables
+
+        since, until = (datetime.datetime.fromtimestamp(moment_ns / 1e9, datetime.UTC) for moment_ns in (since_ns, until_ns))
+        text = page(open_tables(tables), str(tables), since, until)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print_note(f"--out: {out}: {error.strerror}")
+        sys.exit(1)

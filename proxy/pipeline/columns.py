@@ -43,6 +43,24 @@ _COLUMNS: Final = {
     "request_size": ("int", "bytes of the body of the request that is answered"),
     "answer_size": ("int", "bytes of the body of the answer"),
     "correlation_id": ("int", "Kafka's number of the request and its answer"),
+    # of a Kafka request
+    "api": ("string", "name of the API"),
+    "client_id": ("string", "what the client calls itself; null: it does not, or the request is not in the log"),
+    "outcome": ("string", "answered; acks_0: a Produce that brokers do not answer; unanswered; unknown: the answer may be missing from the log"),
+    "acks": ("int", "acks of a Produce: 0, 1 or -1 (all); null: another API, or not in the log"),
+    "error_code": ("int", "first error of the answer, or the error of the partition: Kafka's number, 0 for none; null: not known"),
+    "fault": ("string", "why the request or the answer was not decoded to its end; null: it was"),
+    "topic": ("string", "name of the topic; its id, where no Metadata answer of this batch or before told the name"),
+    "partition": ("int", "number of the partition; null: of a message that was not decoded to its end, whatever else it has"),
+    "records": ("bigint", "records that were written or read, by the headers of their batches, without control records; null: not known"),
+    "record_bytes": ("bigint", "bytes of their batches"),
+    "codec": ("string", "compression of the last batch: none, gzip, snappy, lz4 or zstd"),
+    "newest_record_time": ("timestamp", "greatest time of a record, as its producer or the broker set it"),
+    "base_offset": ("bigint", "offset of the first batch in the partition, as the answer says"),
+    "high_watermark": ("bigint", "end of what consumers may read in the partition, as the answer says"),
+    "group_id": ("string", "name of the group"),
+    "member_id": ("string", "id of the member; of a LeaveGroup for several, the first"),
+    "generation": ("int", "generation of the group, or epoch of the member"),
     # of a gap
     "first_sequence": ("bigint", "number of the first missing frame on its connection and direction"),
     "lost_from": ("timestamp", "when the first missing frame passed"),
@@ -79,10 +97,15 @@ _COLUMNS: Final = {
     "hour": ("int", "UTC hour of the row's time"),
 }
 _PLACE: Final = "node stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
+_REQUEST: Final = "api_key api api_version correlation_id client_id outcome request_time latency_us"
 _TABLES: Final = {
     "nodes": "node heard_time complete_until",
     "traffic_by_minute": "minute node listener principal direction frames bytes cut_bytes lost_frames lost_bytes",
-    "requests": f"{_PLACE} frame_index sequence api_key api_version correlation_id request_time request_size answer_size latency_us transfer_us",
+    "requests": f"{_PLACE} frame_index sequence api_key api_version correlation_id request_time request_size answer_size latency_us transfer_us "
+    "api client_id outcome acks error_code fault",
+    "kafka_partitions": f"{_PLACE} frame_index {_REQUEST} acks topic partition records record_bytes codec newest_record_time base_offset "
+    "high_watermark error_code fault",
+    "groups": f"{_PLACE} frame_index {_REQUEST} group_id member_id generation error_code fault",
     "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty",
     "completeness": "node stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
     "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "

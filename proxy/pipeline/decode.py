@@ -26,7 +26,7 @@ from framegate.proxy.tap import record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HEARD", "heard_batch", "loss_batch", "record_batch", "record_batches"]
+__all__ = ["HEARD", "Group", "heard_batch", "loss_batch", "node_of", "record_batch", "record_batches"]
 
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 HEARD: Final = "heard"
@@ -36,12 +36,12 @@ _JOIN_BELOW: Final = 8 << 20
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
 
 
-class _Group:
+class Group:
     """Some neighbouring blocks of one stream, their tables joined; each method makes a column. ``keep``: bytes of each body to keep; None: all."""
 
     def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None, node: str = "") -> None:
         self.stream = stream
-        self.node = node or _node_of(stream)
+        self.node = node or node_of(stream)
         self.blocks = blocks
         self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
@@ -67,6 +67,20 @@ class _Group:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def bodies(self) -> "tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]":
+        """Where each frame's body begins and ends in ``payload``, as far as it is stored, and its size on the wire."""
+        begins, ends = _frames(self.rows, self.ints(_starts))
+        begins = begins + np.int32(record.FRAME_HEADER_BYTES)
+        sizes = ends - begins
+        sizes[np.repeat(self.flags & record.FLAG_SIZES != 0, self.rows["frame_count"])] = self.ints(_sizes)
+        return begins, ends, sizes
+
+    def decoded(self) -> pa.Array:
+        """The contents of Kafka's frames."""
+        from framegate.proxy.pipeline.frame_contents import contents_of  # only the job asks for it
+
+        return contents_of(self)
+
     def offset(self) -> pa.Array:
         return pa.array(np.repeat(np.array([block.header.offset for block in self.blocks], dtype="i8"), self.counts))
 
@@ -80,6 +94,9 @@ class _Group:
             words = pc.if_else(pc.equal(words, null), pa.scalar(None, pa.string()), words)
         index = self.rows[field]
         return words.take(pa.array(index + shifts, mask=index < 0))
+
+    def principal(self) -> pa.Array:
+        return self.text("principal", null=NOBODY)
 
     @functools.cached_property
     def words(self) -> "tuple[pa.Array, NDArray[np.int32]]":
@@ -290,14 +307,14 @@ def _expect_dense(stored: "NDArray[Any]", offsets: "NDArray[Any]", base: "NDArra
         raise record.FormatError(f"{what}: the chunks of a block do not lie back to back")
 
 
-_MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[Group, pa.DataType], pa.Array]]] = {
     "stream": lambda group, kind: pa.repeat(pa.scalar(group.stream, pa.string()), len(group)),
     "offset": lambda group, kind: group.offset(),
     "chunk_index": lambda group, kind: group.chunk_index(),
     "capture_time": lambda group, kind: group.time("capture_ns"),
     "connection_id": lambda group, kind: group.number("connection", null_below_zero=True),
     "listener": lambda group, kind: group.text("listener"),
-    "principal": lambda group, kind: group.text("principal", null=NOBODY),
+    "principal": lambda group, kind: group.principal(),
     "peer": lambda group, kind: group.text("peer"),
     "rule": lambda group, kind: group.text("rule"),
     "direction": lambda group, kind: group.word("direction", record.DIRECTIONS),
@@ -325,6 +342,7 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "correlation_id": lambda group, kind: group.keys(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
     "node": lambda group, kind: pa.repeat(pa.scalar(group.node, pa.string()), len(group)),
+    "decoded": lambda group, kind: group.decoded(),
 }
 
 
@@ -341,11 +359,12 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
     Raises:
         FormatError: a block's table contradicts its sections.
     """
-    group = _Group(stream, blocks, keep if "data" in schema.names else None, node)
+    group = Group(stream, blocks, keep if "data" in schema.names else None, node)
     return pa.RecordBatch.from_arrays([_MAKERS[field.name](group, field.type) for field in schema], schema=schema)
 
 
-def _node_of(stream: str) -> str:
+def node_of(stream: str) -> str:
+    """The node in the name of a stream."""
     return stream.rsplit(".", 2)[0]
 
 
@@ -360,7 +379,7 @@ def loss_batch(loss: Loss, schema: pa.Schema) -> pa.RecordBatch:
     """A loss as gaps, one for each listener and direction that it may be about."""
     times = {"capture_time": loss.until_ns or loss.from_ns, "lost_from": loss.from_ns or None, "lost_until": loss.until_ns or None}
     values = {"stream": loss.stream, "offset": loss.offset, "reason": record.REASONS[loss.reason], "certainty": record.CERTAINTIES[2]}
-    values |= {"kind": record.KINDS[record.KIND_GAP], "node": loss.node or _node_of(loss.stream)}
+    values |= {"kind": record.KINDS[record.KIND_GAP], "node": loss.node or node_of(loss.stream)}
     return _stated(values, times, loss.pairs, schema)
 
 

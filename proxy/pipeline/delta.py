@@ -5,6 +5,7 @@ Layout of an output folder::
     <output>/<table>/_delta_log/                          Delta's log: which files a table has
     <output>/<table>/date=YYYY-MM-DD/hour=H/….parquet     the files, by the UTC date and hour of the rows' time
     <output>/_staging/                                    the batch that is being written; never read
+    <output>/_requests/<batch>.arrow                      requests without an answer behind a batch; never read by others
     <output>/_checkpoint/                                 Spark's log of offsets and commits (unless the job has another place for it)
 
 The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
@@ -36,12 +37,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
+from framegate.proxy.pipeline.kafka_tables import State
 from framegate.proxy.pipeline.partial_sums import plain
 
 __all__ = ["APPLICATION", "DeltaTables", "Maintenance", "TableError", "batch_of", "files_of", "has_batches", "open_table"]
 
 APPLICATION: Final = "framegate"
 STAGING: Final = "_staging"
+STATES: Final = "_requests"
 PARTITION_COLUMNS: Final = ["date", "hour"]
 GRACE_S: Final = 900
 """Files that are in no table any more stay this long for readers that began before."""
@@ -165,6 +168,26 @@ class DeltaTables:
     def rows(self) -> dict[str, int]:
         """The number of rows by table."""
         return {name: pc.sum(pa.table(table.get_add_actions())["num_records"]).as_py() or 0 for name, table in self._tables.items()}
+
+    def read_state(self, batch: int) -> State:
+        """What ``write_state`` wrote for the last batch before this one."""
+        found = [path for number, path in self._states() if number < batch]
+        return State.decode(found[-1].read_bytes()) if found else State()
+
+    def write_state(self, batch: int, state: State) -> None:
+        """Keep the state behind a batch on the disk, and that of the batch before."""
+        folder = self.output / STATES
+        folder.mkdir(exist_ok=True)
+        for _, old in self._states()[:-2]:
+            old.unlink()
+        path, new = folder / f"{batch}.arrow", folder / "new"
+        new.write_bytes(state.encode())
+        sync([new])
+        new.rename(path)
+        sync([folder, self.output])
+
+    def _states(self) -> list[tuple[int, Path]]:
+        return sorted((int(path.stem), path) for path in (self.output / STATES).glob("*.arrow"))
 
     def clear_staging(self) -> None:
         """Delete what was staged."""

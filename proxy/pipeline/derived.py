@@ -15,32 +15,15 @@ from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, m
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 from framegate.proxy.tap.fleet import FOREVER_NS
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "nodes", "requests", "traffic", "traffic_lost"]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "nodes", "traffic", "traffic_lost"]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
 _GAPS: Final = (*PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
-_REQUESTS: Final = (
-    *(*PLACE, "frame_index", "sequence", "api_key", "api_version", "correlation_id", "request_time", "request_size", "answer_size"),
-    *("latency_us", "transfer_us"),
-)
 # The columns of the table frames that these functions read.
 COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
 _TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
-
-
-def requests(frames: pa.Table) -> pa.Table:
-    """The table ``requests``: each answer under protocol kafka whose request is known, with that request's API, version, time, size and latency.
-
-    Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here. ``capture_time`` and
-    ``answer_size`` are the answer's; ``request_time`` is when its request had come whole: ``latency_us`` before the answer's first byte.
-    With ``transfer_us``, where it is not null, the latency is to its last.
-    """
-    rows = frames.filter(pc.and_(pc.is_valid(frames["api_key"]), pc.equal(frames["direction"], "response")))
-    before = pc.add(pc.cast(rows["latency_us"], pa.int64()), pc.coalesce(rows["transfer_us"], 0))
-    asked = pc.subtract(rows["capture_time"].cast(MICROSECONDS).cast(pa.int64()), before).cast(MICROSECONDS)
-    return rows.append_column("request_time", asked).append_column("answer_size", rows["size"]).select(_REQUESTS)
 
 
 def gaps(rows: pa.Table) -> pa.Table:
@@ -90,7 +73,7 @@ def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.Chu
     return merge_traffic(pa.table({"minute": minutes, **place, **sums}))
 
 
-OF_FRAMES: Final[dict[str, Maker]] = {"requests": requests, "traffic_by_minute": traffic, "completeness": completeness.of_frames}
+OF_FRAMES: Final[dict[str, Maker]] = {"traffic_by_minute": traffic, "completeness": completeness.of_frames}
 OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {
     "nodes": nodes,
     "gaps": gaps,

@@ -175,6 +175,11 @@ class FleetPlanner:
         """The end of all that exists now."""
         return FleetPosition({node.name: NodePosition(node.ends, _known(node.ends)) for node in self._look()})
 
+    def stream_ends(self) -> dict[str, dict[str, int | None]]:
+        """By node, where each stream ends; None: it is being written. Costs what ``latest`` does."""
+        ledgers = {node.name: node.ledger for node in self._look() if node.ledger is not None}
+        return {name: {stream: found.end for stream, found in ledger.streams.items()} for name, ledger in ledgers.items()}
+
     def latest(self) -> FleetPosition:
         """The same, of the streams that were not finished when ``advance`` was called last."""
         found = {}

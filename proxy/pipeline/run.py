@@ -185,7 +185,7 @@ class _Job:
         assert output is not None, "claim_output refuses other places"
         if self._make_writer is not None:
             return self._make_writer(output)
-        return TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
+        return TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s, source=str(settings.source))
 
     def _follow(self, spark: "SparkSession", writer: "TableWriter") -> tuple[int, str]:
         """The query from its start to its end."""
@@ -271,6 +271,8 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         settings: memory, cores and spark describe the session; the sizes of batches and partitions are derived from them.
         writer: takes each micro-batch: a ``TableWriter`` of the settings' output.
     """
+    from framegate.proxy.pipeline.schema import JOB_SCHEMA  # PySpark may not be installed
+
     plan = settings.budget()
     options = {
         "startingOffsets": settings.start_from,
@@ -281,7 +283,7 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         "parallelism": str(plan.cores),
         **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer and not settings.in_store else {}),
     }
-    chunks = spark.readStream.format("framegate").options(**options).load(settings.place_of_source)
+    chunks = spark.readStream.format("framegate").schema(JOB_SCHEMA).options(**options).load(settings.place_of_source)
     query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
     if settings.available_now:
         return query.trigger(availableNow=True).start()

@@ -1,7 +1,9 @@
 """The writer that turns micro-batches into the tables. Read this module first.
 
     frames             a row for each captured frame
-    requests           a row for each Kafka answer whose request is known
+    requests           a row for each Kafka request
+    kafka_partitions   a row for each partition of a Produce request or a Fetch answer
+    groups             a row for each request of a group's member
     gaps               a row for each gap
     traffic_by_minute  partial sums by minute, node, listener, principal and direction
     completeness       partial sums by stream, listener, direction and minute: frames that were seen, stored, withheld and lost
@@ -25,7 +27,13 @@ from pyspark.sql import functions as f
 
 from framegate.proxy.pipeline import completeness, derived, transforms
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS
+from framegate.proxy.pipeline.decode import node_of
 from framegate.proxy.pipeline.delta import PARTITION_COLUMNS, DeltaTables, Maintenance
+from framegate.proxy.pipeline.fleet_planner import FleetPlanner
+from framegate.proxy.pipeline.frame_contents import read_contents, stream_key
+from framegate.proxy.pipeline.kafka_tables import make_tables
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.store import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +67,12 @@ def query_id(spark: "SparkSession") -> str:
 class TableWriter:
     """Writes micro-batches; the ``foreachBatch`` function of the job. An output has one at a time.
 
-    One Spark job for each batch writes the frames, and counts chunks on the way. Arrow makes the other tables from the Parquet that was just written;
-    it reads the narrow columns only (``derived``). Gaps and totals cost a second job, in batches that have some.
+    One Spark job for each batch writes the frames, and beside them what Kafka's frames say (``frame_contents``), and counts chunks on the way. Arrow
+    makes the other tables from the Parquet that was just written (``derived``, ``kafka_tables``); of the frames it reads the narrow columns only.
+    Gaps and totals cost a second job, in batches that have some.
+
+    What is known of requests without an answer so far is in a file of its own, one for each batch. A batch is made from the file of the batch before,
+    so a batch that comes again is made again as it was.
 
     Attributes:
         rows_of: the rows that were added by table, for each of the last batches that this object wrote.
@@ -68,18 +80,21 @@ class TableWriter:
         total: rows by table: those that were there at the begin, and those that were added since.
     """
 
-    def __init__(self, output: Path, *, compact_ms: int = 60_000, expire_after_s: float | None = None) -> None:
+    def __init__(self, output: Path, *, compact_ms: int = 60_000, expire_after_s: float | None = None, source: str | None = None) -> None:
         """Take over the output, a folder on a local disk that is made when missing.
 
         Args:
             compact_ms: small files are looked for this often; 0: never.
             expire_after_s: hours that ended longer ago than this are deleted; None: never.
+            source: the log, or the URL of a fleet or a node: its ledgers say which streams have ended; None: that is not known.
 
         Raises:
             TableError: the tables cannot be opened, or are of an earlier format. One line.
             OSError: the output cannot be written to.
         """
         self._tables = DeltaTables(output)
+        self._source = source
+        self._fleet = FleetPlanner(source, parallelism=1) if source is not None and is_url(source) else None
         self.total = self._tables.rows()
         self.rows_of: dict[int, dict[str, int]] = {}
         self.states_of: dict[int, dict[str, int]] = {}
@@ -98,7 +113,7 @@ class TableWriter:
         rows = dict.fromkeys(TABLE_SCHEMAS, 0)
         if batch > newest:
             self._tables.clear_staging()
-            sums = self._stage(chunks)
+            sums = self._stage(chunks, batch)
             for table in TABLE_SCHEMAS:  # frames is the last
                 if table == "frames" or (last.get(table, -1) < batch and (self._tables.staging / table).exists()):
                     rows[table] = self._tables.commit(table, batch, query)
@@ -113,36 +128,59 @@ class TableWriter:
         """End the work beside the stream. The tables are whole at any moment, also when a killed job does not call this."""
         self._maintenance.close()
 
-    def _stage(self, chunks: "DataFrame") -> pa.Table | None:
+    def _stage(self, chunks: "DataFrame", batch: int) -> pa.Table | None:
         """Write every table's rows to the staging folder. Returns those of ``completeness``."""
         spark = chunks.sparkSession
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
         seen = Observation()
-        stated = f.count_if(f.col("kind").isin("gap", "totals", "heard"))
-        counted = chunks.observe(seen, stated.alias("gaps_and_totals"), f.count("request_key").alias("answers"))
+        counted = chunks.observe(seen, f.count_if(f.col("kind").isin("gap", "totals", "heard")).alias("gaps_and_totals"))
         self._write_frames(counted)
         parts: dict[str, list[pa.Table]] = {}
         for piece in _pieces(self._tables.staging / "frames"):
             for table, make in derived.OF_FRAMES.items():
-                if table != "requests" or seen.get["answers"]:
-                    parts.setdefault(table, []).append(make(piece))
+                parts.setdefault(table, []).append(make(piece))
         if seen.get["gaps_and_totals"]:
             stated_rows = transforms.gaps_and_totals(chunks).toArrow()
             for table, make in derived.OF_GAPS_AND_TOTALS.items():
                 parts.setdefault(table, []).append(make(stated_rows))
         made = {table: pa.concat_tables(some) for table, some in parts.items()}
         made |= {table: merge(made[table]) for table, merge in _MERGES.items() if table in made}
+        made |= self._of_kafka(batch, made.get("gaps"))
         for table, rows in made.items():
             if rows.num_rows:
                 self._tables.stage(table, rows)
         return made.get("completeness")
 
+    def _of_kafka(self, batch: int, gaps: pa.Table | None) -> dict[str, pa.Table]:
+        """The rows of the tables of Kafka's requests; saves what is known of the others."""
+        contents, ends = read_contents(_contents(self._tables.staging / "contents"))
+        made, state = make_tables(self._tables.read_state(batch), contents, ends, gaps, self._stream_ends())
+        self._tables.write_state(batch, state)
+        return made
+
+    def _stream_ends(self) -> dict[str, int | None]:
+        """Where each stream of the source ends (``make_tables``)."""
+        if self._fleet is not None:
+            return {stream_key(node, stream): end for node, ends in self._fleet.stream_ends().items() for stream, end in ends.items()}
+        streams = {} if self._source is None else read_ledger(self._source).streams
+        return {stream_key(node_of(stream), stream): found.end for stream, found in streams.items()}
+
     def _write_frames(self, chunks: "DataFrame") -> None:
-        """Have Spark write the frames to the staging folder."""
+        """Have Spark write the frames, and the contents of Kafka's, to the staging folder."""
         hour = transforms.hour_columns(TIME_COLUMNS["frames"])
-        frames = transforms.frames(chunks, **hour)
-        frames.write.partitionBy(*PARTITION_COLUMNS).parquet(str(self._tables.staging / "frames"))
+        rows = transforms.frames_and_contents(chunks, **hour)
+        written = self._tables.staging / "written"
+        rows.write.partitionBy("part", *PARTITION_COLUMNS).parquet(str(written))
+        for part in ("frames", "contents"):
+            if (written / f"part={part}").exists():
+                (written / f"part={part}").rename(self._tables.staging / part)
+
+
+def _contents(folder: Path) -> "Iterator[bytes]":
+    """The values of the column ``decoded`` that were written."""
+    for path in sorted(folder.glob("*/*/*.parquet")):
+        yield from pq.ParquetFile(path).read(columns=["payload"])["payload"].to_pylist()
 
 
 def _pieces(frames: Path) -> "Iterator[pa.Table]":

@@ -4,7 +4,7 @@ A chunk has its frames back to back, and ``starts`` says where each begins; ``po
 to 2 times as fast at 100 B as a row for each frame from Python, and equal at 64 KiB (two cores, Spark 4.3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -14,7 +14,10 @@ from framegate.proxy.config.selection import KAFKA_APIS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FRAME_COLUMNS", "KAFKA_APIS", "PLACE", "api_name", "connection_text", "explode_frames", "frames", "gaps_and_totals", "hour_columns"]
+__all__ = [
+    *("FRAME_COLUMNS", "KAFKA_APIS", "PLACE", "api_name", "connection_text"),
+    *("explode_frames", "frames", "frames_and_contents", "gaps_and_totals", "hour_columns"),
+]
 
 # The common columns of the tables frames, requests and gaps. Stream, offset, chunk_index and frame_index together are a frame's key.
 PLACE: Final = (
@@ -34,6 +37,7 @@ _NULLABLE: Final = {
     **dict.fromkeys(("request_size", "correlation_id"), "array<int>"),
     **dict.fromkeys(("seen_frames", "seen_bytes"), "bigint"),
     "lost_until": "timestamp",
+    "decoded": "binary",
 }
 
 
@@ -53,11 +57,12 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
     return rows.selectExpr(*keep, *(f"{sql} as {name}" for name, sql in columns.items()))
 
 
-def _exploded(df: "DataFrame", keep: Sequence[str]) -> "tuple[DataFrame, dict[str, str]]":
-    """A row for each frame, with ``keep``; and SQL for the columns of ``explode_frames``, so that the caller selects once."""
+def _exploded(df: "DataFrame", keep: Sequence[str], starts: str = "starts") -> "tuple[DataFrame, dict[str, str]]":
+    """A row for each of ``starts``, with ``keep``; and SQL for the columns of ``explode_frames``, so that the caller selects once."""
     have = set(df.columns)
     carried = [name for name in ("data", "sizes", "first_sequence", "original_bytes", *_ANSWER_LISTS) if name in have]
-    rows = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)")
+    exploded = ("starts as _starts", f"posexplode({starts}) as (frame_index, _start)")
+    rows = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), *exploded)
     # without data: where sizes is null the frames are stored whole, so original_bytes is where the last one ends
     length = "length(_data)" if "data" in have else "cast(_original_bytes as int)"
     stored = f"(coalesce(get(_starts, frame_index + 1), {length}) - _start - 4)"
@@ -83,7 +88,18 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
         chunks: rows of the source.
         more: SQL over the chunk's columns by name, for columns behind the table's.
     """
-    rows, columns = _exploded(_with_all_columns(chunks), _CARRIED)
+    return _frames(*_exploded(_with_all_columns(chunks), _CARRIED), more)
+
+
+def frames_and_contents(chunks: "DataFrame", **more: str) -> "DataFrame":
+    """``frames``, and with them the values of the column ``decoded``, each as the payload of a row of its own; ``part`` says which a row is."""
+    decoded = _with_all_columns(chunks)
+    rows, columns = _exploded(decoded, (*_CARRIED, "decoded"), "if(decoded is null, starts, array_append(starts, -1))")
+    columns["payload"] = f"if(_start < 0, decoded, {columns['payload']})"
+    return _frames(rows, columns, {"part": "if(_start < 0, 'contents', 'frames')", **more})
+
+
+def _frames(rows: "DataFrame", columns: dict[str, str], more: Mapping[str, str]) -> "DataFrame":
     request = columns.pop("request_key")
     columns |= {
         "connection": connection_text(),

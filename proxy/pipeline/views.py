@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from framegate.proxy.pipeline import completeness, transforms
 from framegate.proxy.pipeline.columns import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
 from framegate.proxy.pipeline.delta import batch_of, files_of, open_table
+from framegate.proxy.pipeline.queries import PARTS, queries
 from framegate.proxy.pipeline.session import local_session
 
 if TYPE_CHECKING:
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ask", "main", "read_table", "register_views"]
 
-TRAFFIC_VIEW: Final = """
-CREATE OR REPLACE TEMPORARY VIEW traffic_by_minute AS
-SELECT minute, node, listener, principal, direction, sum(frames) AS frames, sum(bytes) AS bytes, sum(cut_bytes) AS cut_bytes,
-       sum(lost_frames) AS lost_frames, sum(lost_bytes) AS lost_bytes
-FROM traffic_by_minute_parts
-GROUP BY minute, node, listener, principal, direction
-"""
-REQUESTS_VIEW: Final = f"""
-CREATE OR REPLACE TEMPORARY VIEW requests_by_api AS
-SELECT listener, api_key, {transforms.api_name()} AS api, api_version, count(*) AS requests,
-       percentile_approx(latency_us, 0.5) AS latency_us_p50, percentile_approx(latency_us, 0.99) AS latency_us_p99,
-       max(latency_us) AS latency_us_max, sum(request_size) AS request_bytes, sum(answer_size) AS answer_bytes
-FROM requests
-GROUP BY listener, api_key, api_version
-"""
-_VIEWS: Final = {"traffic_by_minute": "traffic_by_minute_parts", "completeness": "completeness_parts", "nodes": "nodes_parts"}
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
@@ -55,10 +39,10 @@ def register_views(
 ) -> None:
     """Make the tables of an output known to a session as views, all as of the same batch; call again to see later batches.
 
-    ``frames``, ``requests``, ``gaps``, ``traffic_by_minute_parts``, ``completeness_parts`` and ``nodes_parts`` are the tables. ``traffic_by_minute``
-    has one row for a minute, node, listener, principal and direction; ``completeness`` one for a stream, listener, direction and minute, with its
-    ``state``; ``minutes`` one for a minute of the fleet: complete, lost, or open, because nodes were not heard since; ``nodes`` one for a node in an
-    object store; ``requests_by_api`` counts requests and gives their latency by listener, API and version.
+    The tables have their names, but for ``traffic_by_minute_parts``, ``completeness_parts`` and ``nodes_parts``. The views are those of ``queries``:
+    ``traffic_by_minute`` has one row for a minute, node, listener, principal and direction; ``completeness`` one for a stream, listener, direction
+    and minute, with its ``state``; ``minutes`` one for a minute of the fleet: complete, lost, or open, because nodes were not heard since; ``nodes``
+    one for a node in an object store; ``requests_by_api`` counts requests and gives their latency by listener, API and version.
 
     Args:
         spark: any session that can read the output.
@@ -72,9 +56,9 @@ def register_views(
     newest = batch_of(output)
     for table in TABLE_SCHEMAS:
         bounds = (None, None) if table in ("completeness", "nodes") else (since, until)
-        _open(spark, output, table, *bounds, newest).createOrReplaceTempView(_VIEWS.get(table, table))
-    for statement in (TRAFFIC_VIEW, REQUESTS_VIEW, completeness.NODES_VIEW, completeness.VIEW, completeness.MINUTES_VIEW):
-        spark.sql(statement)
+        _open(spark, output, table, *bounds, newest).createOrReplaceTempView(PARTS.get(table, table))
+    for name, query in queries("spark").items():
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
 
 
 def read_table(

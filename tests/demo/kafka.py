@@ -57,7 +57,10 @@ QUERIES: Final[dict[str, str]] = {
         SELECT cast(conv(hex(substring(payload, 1, 2)), 16, 10) AS int) AS api_key,
                cast(conv(hex(substring(payload, 3, 2)), 16, 10) AS int) AS api_version, count(*) AS requests
         FROM frames WHERE direction = 'request' GROUP BY ALL""",
-    "answered": "SELECT api_key, api, api_version, requests, latency_us_p50, latency_us_p99, answer_bytes FROM requests_by_api",
+    "answered": """
+        SELECT api_key, api, api_version, answers AS requests, coalesce(latency_us_p50, 0) AS latency_us_p50,
+               coalesce(latency_us_p99, 0) AS latency_us_p99, answer_bytes
+        FROM requests_by_api""",
     "frames": "SELECT direction, count(*) AS frames FROM frames GROUP BY direction",
     "unclaimed": """
         SELECT coalesce(sum(lost_frames), 0) AS frames FROM gaps
@@ -73,7 +76,7 @@ class RequestCount(NamedTuple):
     api: str
     version: int
     sent: int  # request frames in Spark's tables, by the first four bytes of each
-    answered: int  # rows of the table ``requests``: answers that the proxy paired with their request
+    answered: int  # rows of the table ``requests`` with an answer, which the proxy paired with its request
     broker: int  # by so much the brokers' metrics grew, together
     # latency_us_p50, latency_us_p99: from request to answer, measured by the proxy
     latency_us_p50: int

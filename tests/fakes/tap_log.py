@@ -68,12 +68,15 @@ class FakeProcessor:
         protocol: str = "framed",
         keys: Sequence[int] | None = None,
         latencies: Sequence[int] | None = None,
+        correlations: Sequence[int] | None = None,
         sensitive: Sequence[int] | None = None,
     ) -> None:
         run = framed(bodies)
         first = self.sent.get((connection, direction), 0)
         point = self.point(connection, direction, protocol=protocol)
-        point.append(Run(None, 0, run, 0, len(run), len(bodies), 0), first, at_ns, ints(sensitive), ints(keys), ints(latencies))
+        sizes = None if correlations is None else [-1] * len(bodies)
+        facts = (ints(sensitive), ints(keys), ints(latencies), ints(sizes), ints(correlations))
+        point.append(Run(None, 0, run, 0, len(run), len(bodies), 0), first, at_ns, *facts)
         self.sent[connection, direction] = first + len(bodies)
 
     def part(

@@ -21,6 +21,7 @@ from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.settings import OptionError, PipelineSettings
 from framegate.proxy.pipeline.source import FramegateDataSource
+from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap.store import StoreError, store_at
@@ -31,6 +32,7 @@ from tests.fakes.kept_tap import START
 from tests.fakes.s3 import S3, s3_server
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 from tests.fakes.tap_log import FakeProcessor, demo_body
+from tests.proxy.pipeline.test_kafka_tables import PRODUCE, produce, produced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +72,17 @@ class Fleet:
                 self.sent.update((name, body) for body in bodies)
             self.taps[name].later(1)
             self.taps[name].look({processor.stream: (0, 0)})
+
+    def ask(self, minute: float) -> None:
+        """Two Kafka requests to each node, of the same connection and numbers, and an answer to the first. They are not shipped yet."""
+        at_ns = START + int(minute * MINUTE_NS)
+        for name, processor in self.processors.items():
+            asked, told = [produce(1, name, 1), produce(2, name, 1)], [produced(1, name, 7)]
+            processor.send(asked, protocol="kafka", connection=2, at_ns=at_ns)
+            facts: dict[str, Any] = {"keys": [PRODUCE], "latencies": [9], "correlations": [1]}
+            processor.send(told, protocol="kafka", connection=2, direction="response", at_ns=at_ns, **facts)
+            processor.flush()
+            self.sent.update((name, body) for body in (*asked, *told))
 
     def end(self) -> None:
         """``a`` ends in order; ``b`` dies, and may have lost three frames; ``c`` goes on, and was heard of its first two minutes."""
@@ -170,17 +183,29 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
             job.wait(WAIT_S)
         marker.unlink()
         fleet.send(minute, rounds=4)
+    fleet.ask(2)
     fleet.end()
     with running(source=s3.url, output=str(output), available_now=True) as job:
         _, errors = job.communicate(timeout=WAIT_S)
         assert job.returncode == 0, errors[-3000:]
     assert collections.Counter((row["node"], row["payload"]) for row in table(output, "frames", "node", "payload")) == fleet.sent
+    requests = table(output, "requests", "node", "correlation_id", "outcome")
+    assert sorted((row["node"], row["correlation_id"], row["outcome"]) for row in requests) == [
+        *(("a", 1, "answered"), ("a", 2, "unanswered")),
+        *(("b", 1, "answered"), ("b", 2, "unanswered")),
+        ("c", 1, "answered"),
+    ], "the ledgers say that the streams of a and b have ended"
+    assert sorted((row["node"], row["topic"]) for row in table(output, "kafka_partitions", "node", "topic")) == [(n, n) for n in "aabbc"]
     register_views(spark, output)
-    judged = [(row.minute.minute, row.state, row.seen, row.lost, row.at_most) for row in spark.table("minutes").orderBy("minute").collect()]
-    expected = verify_fleet(s3.url).minutes
-    assert judged == [(one.window_ns // MINUTE_NS % 60, one.state, one.seen, one.lost, one.at_most) for one in expected]
-    assert {state for _, state, *_ in judged} == {"lost", "complete", "open"}
-    assert {row.node: row.complete_until is None for row in spark.table("nodes").collect()} == {"a": True, "b": True, "c": False}
+    minutes = "SELECT minute, state, seen, lost, at_most, waiting FROM minutes ORDER BY minute"
+    nodes = "SELECT node, complete_until IS NULL AS ended FROM nodes ORDER BY node"
+    expected = [(one.window_ns // MINUTE_NS % 60, one.state, one.seen, one.lost, one.at_most) for one in verify_fleet(s3.url).minutes]
+    for ask in (lambda query: spark.sql(query).toArrow(), open_tables(output)):
+        judged = [(row.pop("minute").minute, *row.values()) for row in ask(minutes).to_pylist()]
+        assert [row[:-1] for row in judged] == expected
+        assert {state: waiting for _, state, *_, waiting in judged if state != "lost"} == {"complete": [], "open": ["c"]}
+        assert "lost" in {state for _, state, *_ in judged}
+        assert [tuple(row.values()) for row in ask(nodes).to_pylist()] == [("a", True), ("b", True), ("c", False)]
     with pytest.raises(Exception, match="of a log in an object store, not of a directory"), contextlib.closing(TableWriter(output)) as writer:
         start_query(spark, PipelineSettings(source=fleet.taps["a"].folder, output=output, available_now=True), writer).awaitTermination(WAIT_S)
 

@@ -210,7 +210,7 @@ def test_the_password_is_in_no_table(authenticated: Behind, spark: "SparkSession
             "canary": f"SELECT count(*) AS frames FROM frames WHERE instr(hex(payload), '{CANARY.encode().hex().upper()}') > 0",
             "record": f"SELECT count(*) AS frames FROM frames WHERE instr(hex(payload), '{records.value_of(7).hex().upper()}') > 0",
             "lengths": f"SELECT count(*) AS frames FROM frames WHERE length(payload) = 0 AND size > {len(CANARY)}",
-            "requests": f"SELECT sum(requests) AS answered FROM requests_by_api WHERE api_key IN {SASL_KEYS}",
+            "requests": f"SELECT sum(answers) AS answered FROM requests_by_api WHERE api_key IN {SASL_KEYS}",
         },
     )
     assert found["canary"] == [{"frames": 0}]

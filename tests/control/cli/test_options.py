@@ -38,8 +38,8 @@ def test_the_default_address_is_that_of_the_highest_role_that_this_user_may_open
 
 
 def test_every_command_that_calls_takes_address_and_output() -> None:
-    local = {"check", "serve", "demo", "run", "completion", "inject", "init", "explain", "webhook"}
-    on_this_machine = ("framegate tap ", "framegate users ")
+    local = {"check", "serve", "demo", "completion", "inject", "init", "explain", "webhook"}
+    on_this_machine = ("framegate pipeline ", "framegate tap ", "framegate users ")
     for name, command in commands():
         if not isinstance(command, click.Group) and name.split()[-1] not in local and not name.startswith(on_this_machine):
             assert {"address", "output"} <= {parameter.name for parameter in command.params}, name

@@ -1,6 +1,8 @@
 """The command of the pipeline's job."""
 
 import dataclasses
+import datetime
+import json
 import pathlib
 import sys
 from typing import Any
@@ -11,7 +13,11 @@ from click.testing import CliRunner
 
 from framegate.control.cli.commands import main
 from framegate.control.cli.pipeline import run as command
+from framegate.proxy.pipeline.delta import TableError
 from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.sql import QueryError
+
+MOMENT = datetime.datetime(2026, 11, 22, 7, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
@@ -71,3 +77,47 @@ def test_the_pipeline_without_spark_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "framegate.proxy.pipeline.run", None)
     result = run()
     assert (result.exit_code, "framegate[spark]" in result.stderr) == (2, True)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the tables answer, by folder and query; ``asked``: the times of the pages."""
+    import pyarrow as pa
+
+    found: dict[str, Any] = {"asked": [], "rows": pa.table({"topic": ["orders", None], "at": [MOMENT, None], "n": [7, 1]})}
+
+    def open_tables(folder: pathlib.Path) -> Any:
+        if folder.name == "none":
+            raise TableError("none has no tables")
+
+        def ask(query: str) -> Any:
+            if query != "SELECT":
+                raise QueryError("not a query")
+            return found["rows"]
+
+        return ask
+
+    monkeypatch.setattr("framegate.proxy.pipeline.sql.open_tables", open_tables)
+    monkeypatch.setattr("framegate.proxy.pipeline.page.page", lambda ask, source, *times: found["asked"].append(times) or f"page of {source}")
+    return found
+
+
+def test_rows_are_a_table_or_json(answers: dict[str, Any]) -> None:
+    shown = CliRunner().invoke(main, ["pipeline", "sql", "--tables", "t", "SELECT"])
+    assert [line.split() for line in shown.output.splitlines()] == [["topic", "at", "n"], ["orders", "2026-11-22T07:00:00Z", "7"], ["-", "-", "1"]]
+    told = CliRunner().invoke(main, ["pipeline", "sql", "--tables", "t", "--output", "json", "SELECT"])
+    assert json.loads(told.output) == [{"topic": "orders", "at": "2026-11-22T07:00:00Z", "n": 7}, {"topic": None, "at": None, "n": 1}]
+
+
+@pytest.mark.parametrize(("folder", "query", "code"), [("none", "SELECT", 2), ("t", "DELETE", 1)])
+def test_what_cannot_be_asked_is_one_line(answers: dict[str, Any], folder: str, query: str, code: int) -> None:
+    result = CliRunner().invoke(main, ["pipeline", "sql", "--tables", folder, query])
+    assert (result.exit_code, len(result.output.splitlines())) == (code, 1)
+
+
+def test_a_report_is_a_file_of_a_time(answers: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    words = ["pipeline", "report", "--tables", "t", "--since", "2026-11-22T07:00:00Z", "--until", "2026-11-22T08:00:00Z", "--out"]
+    assert CliRunner().invoke(main, [*words, str(tmp_path / "page.html")]).exit_code == 0
+    assert (tmp_path / "page.html").read_text() == "page of t"
+    assert answers["asked"] == [(MOMENT, MOMENT + datetime.timedelta(hours=1))]
+    assert CliRunner().invoke(main, [*words, str(tmp_path / "no" / "page.html")]).exit_code == 1

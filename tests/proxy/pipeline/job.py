@@ -48,6 +48,13 @@ class PausingWriter(TableWriter):
             return rows
 
         tables.commit = commit_and_pause
+        write_state = tables.write_state
+
+        def write_state_and_pause(*facts: Any) -> None:
+            write_state(*facts)
+            self._pause("written state")
+
+        tables.write_state = write_state_and_pause
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         self._batch = batch

@@ -18,6 +18,8 @@ from deltalake import DeltaTable
 from framegate.proxy.pipeline import columns, delta
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import APPLICATION, DeltaTables, Maintenance, TableError, batch_of, files_of, open_table
+from framegate.proxy.pipeline.kafka_tables import State
+from framegate.proxy.pipeline.sql import open_tables
 
 START = datetime.datetime(2023, 11, 14, 22, 13, 20, 999_999, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
@@ -30,12 +32,12 @@ def rows(*times: datetime.datetime, table: str = "frames", **more: Any) -> pa.Ta
     return pa.Table.from_pylist([dict.fromkeys(schema.names) | {TIME_COLUMNS[table]: at} | more for at in times], schema=schema)
 
 
-def write(tables: DeltaTables, batch: int, *times: datetime.datetime, query: str = "query", **more: Any) -> int:
-    """Add a batch to ``frames``."""
+def write(tables: DeltaTables, batch: int, *times: datetime.datetime, table: str = "frames", query: str = "query", **more: Any) -> int:
+    """Add a batch to a table."""
     tables.clear_staging()
     if times:
-        tables.stage("frames", rows(*times, **more))
-    return tables.commit("frames", batch, query)
+        tables.stage(table, rows(*times, table=table, **more))
+    return tables.commit(table, batch, query)
 
 
 def frames(output: Path) -> list[dict[str, Any]]:
@@ -135,6 +137,44 @@ def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch
     write(DeltaTables(tmp_path), 2, START, size=3)  # the version before again
     delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
     assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red"), (3, None)}
+
+
+def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = ("api", "client_id", "outcome", "acks", "error_code", "fault")
+    with monkeypatch.context() as before:
+        for table in ("kafka_partitions", "groups"):
+            before.delitem(TABLE_SCHEMAS, table)
+        known = ", ".join(column for column in TABLE_SCHEMAS["requests"].split(", ") if column.split()[0] not in new)
+        before.setitem(TABLE_SCHEMAS, "requests", known)
+        old = DeltaTables(tmp_path)
+        write(old, 0, START, table="requests", latency_us=7, api_key=3, request_size=1, answer_size=1, listener="main")
+        write(old, 0, table="frames")
+    tables = DeltaTables(tmp_path)
+    assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "requests": 1}
+    write(tables, 1, START, table="requests", outcome="acks_0", api="Produce", api_key=0, request_size=2, listener="main")
+    write(tables, 1, START, table="frames", size=1)
+    fields = {field.name: field.metadata.get("comment") for field in DeltaTable(tmp_path / "requests").schema().fields}
+    assert all(fields[name] for name in new)
+    ask = open_tables(tmp_path)
+    assert ask("SELECT api_key, outcome, api FROM requests ORDER BY api_key").to_pylist() == [
+        {"api_key": 0, "outcome": "acks_0", "api": "Produce"},
+        {"api_key": 3, "outcome": None, "api": None},
+    ]
+    assert ask("SELECT api, requests, answers FROM requests_by_api ORDER BY api_key").to_pylist() == [
+        {"api": "Produce", "requests": 1, "answers": 0},
+        {"api": "Metadata", "requests": 1, "answers": 1},
+    ]
+
+
+def test_a_state_is_that_of_the_batch_before_and_two_are_kept(tmp_path: Path) -> None:
+    tables = DeltaTables(tmp_path)
+    assert tables.read_state(5).topics == {}
+    for batch in range(12):
+        tables.write_state(batch, State(topics={"id": str(batch)}))
+    assert [tables.read_state(batch).topics["id"] for batch in (11, 12, 99)] == ["10", "11", "11"]
+    tables.write_state(11, State(topics={"id": "again"}))
+    assert (tables.read_state(11).topics["id"], tables.read_state(12).topics["id"]) == ("10", "again")
+    assert len(list((tmp_path / delta.STATES).iterdir())) <= 3
 
 
 def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

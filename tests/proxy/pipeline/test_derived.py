@@ -2,7 +2,7 @@
 
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,37 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
-AT = datetime.datetime(2026, 11, 22, 7, 0, 1, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     return write_mixed(tmp_path)
-
-
-def answers(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of frames that are answers, but for what a test says of them."""
-    usual: dict[str, Any] = dict.fromkeys(derived.COLUMNS) | {"direction": "response", "capture_time": AT, "size": 1, "latency_us": 250_000}
-    return pa.Table.from_pylist([usual | row for row in rows])
-
-
-def test_requests_are_the_answers_whose_request_is_known(spark: "SparkSession", mixed: Path) -> None:
-    frames = transforms.frames(chunks(spark, mixed)).toArrow()
-    rows = derived.requests(frames).sort_by("sequence").select(["api_key", "api_version", "latency_us", "sequence", "answer_size"])
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [(1, 13, number, 2 * number, 0) for number in range(20)]
-
-
-def test_a_request_has_its_own_size_time_and_number() -> None:
-    known = {"api_key": 1, "api_version": 13, "request_size": 70}
-    rows = answers(
-        {**known, "correlation_id": -2},
-        {**known, "correlation_id": None, "transfer_us": 500_000},
-        {"api_key": None},
-        {**known, "direction": "request"},
-    )
-    found = derived.requests(rows).select(["request_time", "request_size", "correlation_id", "answer_size"]).to_pylist()
-    early, later = AT - datetime.timedelta(seconds=0.25), AT - datetime.timedelta(seconds=0.75)
-    assert [tuple(row.values()) for row in found] == [(early, 70, -2, 1), (later, 70, None, 1)]
 
 
 def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSession", mixed: Path) -> None:

@@ -217,6 +217,17 @@ def test_a_node_is_heard_when_all_that_it_had_shipped_is_read_and_once_a_minute(
     assert [one.until_ns for one in all_of(planner, at)[1] if isinstance(one, Heard)] == [FOREVER_NS]
 
 
+def test_streams_end_where_the_ledger_of_their_node_says_though_others_have_the_same_names(node: Tap) -> None:
+    one, two = node("a"), node("b")
+    ended, written = in_segments(one.tap, 2), in_segments(two.tap, 3)
+    assert ended.stream == written.stream
+    one.tap.end(ended)
+    one.look()
+    two.look({written.stream: (two.now_ns - 1, 0)})
+    planner = new(one)
+    assert planner.stream_ends() == {"a": {ended.stream: planner.target().nodes["a"].streams[ended.stream]}, "b": {written.stream: None}}
+
+
 # --- damage --------------------------------------------------------------------------------------------------------------------------
 
 

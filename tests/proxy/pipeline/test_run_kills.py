@@ -15,9 +15,11 @@ from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.tap import record
+from tests.fakes import record_batches
 from tests.fakes.jobs import WAIT_S, running, table, tell, until
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
+from tests.proxy.pipeline.test_kafka_tables import PRODUCE, produced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 KILLS = (
     ("begun", "new"),
     ("staged frames", "replayed"),
+    ("written state", "replayed"),  # of requests without an answer; nothing is committed
     ("moved requests", "replayed"),  # its files are in the table's folder and not in its log
     ("committed requests", "replayed"),  # this table has the batch, and others lack it
     ("moved frames", "new"),
@@ -64,10 +67,23 @@ class Traffic(threading.Thread):
                 [b"%d" % number], connection=connection, direction="response", protocol="kafka", keys=[number % 4 << 16 | 1], latencies=[number]
             )
             self.sent.append((connection, "response", answer, b"%d" % number, number % 4, number))
+            self._produce(processor, slot * 10 + 9, number)
             if number % 10 == 9:
                 processor.point(connection, "request").lose(record.REASON_QUEUE_FULL, 2, 20, first + 3, START_NS)
                 self.lost += 2
             processor.flush()
+
+    def _produce(self, processor: FakeProcessor, connection: int, number: int) -> None:
+        """A Produce, and the answer to that of the round before, which another batch may have."""
+        ask = record_batches.produce(("orders", [record_batches.batch(record_batches.record())]), correlation=number, partition=0)[4:]
+        at_ns = START_NS + number * 10**9
+        processor.send([ask], connection=connection, protocol="kafka", at_ns=at_ns)
+        self.sent.append((connection, "request", number, ask, 0, None))
+        if number:
+            answer = produced(number - 1, "orders", number)
+            facts: dict[str, Any] = {"keys": [PRODUCE], "latencies": [number], "correlations": [number - 1], "at_ns": at_ns}
+            processor.send([answer], connection=connection, direction="response", protocol="kafka", **facts)
+            self.sent.append((connection, "response", number - 1, answer, 0, number))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -120,6 +136,11 @@ def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
     assert sorted((row["connection_id"], row["sequence"], row["latency_us"]) for row in table(output, "requests")) == sorted(
         (sent[0], sent[2], sent[5]) for sent in answers
     )
+    partitions = table(output, "kafka_partitions")
+    told = [(row["connection_id"], row["correlation_id"], row["base_offset"], row["client_id"], row["records"]) for row in partitions if row["topic"]]
+    produces = [sent for sent in traffic.sent if sent[1] == "request" and sent[4] == 0]
+    last = max(sent[2] for sent in produces)
+    assert sorted(told) == sorted((sent[0], sent[2], sent[2] + 1, "c", 1) for sent in produces if sent[2] < last), "each once, whatever batch has it"
     parts = table(output, "traffic_by_minute")
     assert sum(row["frames"] for row in parts) == len(traffic.sent)
     assert sum(row["bytes"] for row in parts) == sum(len(sent[3]) + 4 for sent in traffic.sent)

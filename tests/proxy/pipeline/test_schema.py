@@ -2,11 +2,11 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from framegate.proxy.pipeline.decode import _MAKERS
-from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, SchemaError, check_projection
+from framegate.proxy.pipeline.schema import JOB_SCHEMA, SchemaError, check_projection
 
 
 def test_every_column_can_be_made() -> None:
-    assert [field.name for field in CHUNK_SCHEMA] == list(_MAKERS)
+    assert [field.name for field in JOB_SCHEMA] == list(_MAKERS)
 
 
 def test_a_projection_may_reorder_and_widen_nullability() -> None:

@@ -1,18 +1,20 @@
 import contextlib
 import datetime
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from framegate.proxy.pipeline import completeness, tables
+from framegate.proxy.pipeline import tables
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
 from framegate.proxy.pipeline.delta import DeltaTables, compact
+from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.tables import BatchError, TableWriter
 from framegate.proxy.pipeline.views import read_table, register_views
 from framegate.proxy.tap import record
+from tests.fakes import record_batches
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
@@ -25,19 +27,6 @@ def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
 
 
-def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
-    nothing = dict.fromkeys(completeness.SUMS, 0)
-
-    def row(minute: int, **sums: int) -> dict[str, int]:
-        return {"minute": minute, **nothing, **sums}
-
-    parts = [row(1, seen=5), row(1, stored=3, sampled=1, withheld=1), row(2, seen=2), row(2, stored=1), row(3, stored=1), row(4, lost=1, seen=1)]
-    whole = completeness.merge(pa.Table.from_pylist(parts))
-    assert dict(zip(whole["minute"].to_pylist(), whole["state"].to_pylist(), strict=True)) == {1: "complete", 2: "partial", 3: "partial", 4: "lost"}
-    again = completeness.merge(pa.concat_tables([whole, completeness.merge(pa.Table.from_pylist([row(2, stored=1), row(3, seen=2)]))]))
-    assert dict(zip(again["minute"].to_pylist(), again["state"].to_pylist(), strict=True)) == {1: "complete", 2: "complete", 3: "partial", 4: "lost"}
-
-
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
@@ -46,7 +35,7 @@ class TestWithSpark:
         """A job that writes these batches and ends."""
         with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
             for batch in batches:
-                writer(spark.read.format("framegate").load(str(log)), batch)
+                writer(spark.read.format("framegate").schema(JOB_SCHEMA).load(str(log)), batch)
         return writer
 
     def rows(self, spark: "SparkSession", output: Path, sql: str) -> list[tuple[object, ...]]:
@@ -55,10 +44,13 @@ class TestWithSpark:
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Path:
-        """Two requests, an answer, a gap."""
+        """Two frames, a Produce without an answer, an answer to a Heartbeat, a gap."""
         processor = FakeProcessor(tmp_path / "log")
         processor.block([b"one", b"two"])
-        processor.send([b"yes"], direction="response", protocol="kafka", keys=[3 << 16], latencies=[9])
+        processor.send(
+            [record_batches.produce(("orders", [record_batches.batch(record_batches.record())]), acks=0)[4:]], connection=2, protocol="kafka"
+        )
+        processor.send([struct.pack(">ih", 7, 0)], direction="response", protocol="kafka", keys=[12 << 16], latencies=[9])
         processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
         processor.close()
         return tmp_path / "log"
@@ -67,17 +59,22 @@ class TestWithSpark:
         output = tmp_path / "out"
         first = self.write(spark, log, output, 0, 1)
         again = self.write(spark, log, output, 1)
-        assert first.rows_of[1] == counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=first.rows_of[0]["completeness"])
+        assert first.rows_of[1] == counts(
+            frames=4, requests=2, kafka_partitions=1, groups=1, gaps=1, traffic_by_minute=2, completeness=first.rows_of[0]["completeness"]
+        )
         assert first.total == {table: 2 * count for table, count in first.rows_of[1].items()}
         assert (again.rows_of, again.total) == ({1: NONE}, first.total)
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
-            (6, 1, datetime.date(2023, 11, 14), 22)
+            (8, 1, datetime.date(2023, 11, 14), 22)
         ]
         assert self.rows(spark, output, "select direction, sum(frames), sum(lost_frames) from traffic_by_minute group by 1 order by 1") == [
-            ("request", 4, 8),
+            ("request", 6, 8),
             ("response", 2, 0),
         ]
-        assert self.rows(spark, output, "select api, requests, latency_us_p50, answer_bytes from requests_by_api") == [("Metadata", 2, 9, 6)]
+        assert self.rows(spark, output, "select api, requests, answers, latency_us_p50, answer_bytes from requests_by_api order by 1") == [
+            ("Heartbeat", 2, 2, 9, 12),
+            ("Produce", 2, 0, None, None),
+        ]
 
     @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS) - 1))
     def test_a_batch_that_some_tables_have_is_in_no_view_and_comes_to_the_others(
@@ -92,7 +89,7 @@ class TestWithSpark:
                 raise KeyboardInterrupt
             return commit(self, *facts)  # type: ignore[arg-type]
 
-        names = ("frames", "requests", "gaps", "traffic_by_minute_parts", "completeness_parts")
+        names = ("frames", "requests", "kafka_partitions", "groups", "gaps", "traffic_by_minute_parts", "completeness_parts")
 
         def seen() -> list[int]:
             register_views(spark, output)
@@ -127,7 +124,7 @@ class TestWithSpark:
             query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
             assert query.awaitTermination(60)
         assert DeltaTable(tmp_path / "out" / "frames").transaction_version(query.id) == 0
-        assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(3,)]
+        assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(4,)]
 
     def test_compacted_tables_say_the_same(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         output = tmp_path / "out"
@@ -135,6 +132,7 @@ class TestWithSpark:
         questions = [
             "select count(*), sum(crc32(payload)), sum(size), count(distinct connection), min(hour) from frames",
             "select count(*), sum(latency_us) from requests",
+            "select count(*), sum(records), min(topic) from kafka_partitions",
             "select count(*), sum(lost_frames), min(lost_from) from gaps",
             "select * from traffic_by_minute order by all",
             "select * from completeness order by all",
@@ -157,7 +155,7 @@ class TestWithSpark:
 
     def test_views_of_an_output_without_batches_are_empty(self, spark: "SparkSession", tmp_path: Path) -> None:
         for _ in range(2):
-            for view in ("frames", "requests", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
+            for view in ("frames", "requests", "kafka_partitions", "groups", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
                 assert self.rows(spark, tmp_path, f"select * from {view}") == []
             TableWriter(tmp_path, compact_ms=0).close()
 

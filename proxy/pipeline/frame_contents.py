@@ -1,0 +1,157 @@
+"""The contents of Kafka's frames as an Arrow table, made where blocks are read: one row for each request or answer whose API is known.
+
+The source has it as its column ``decoded``, which only the job asks for: bytes of an Arrow stream, in the first of the rows that were made together,
+for the frames of all of them. So each task decodes what it reads, before the payload is cut and without a copy of it, and the JVM passes one value.
+The metadata of its schema says how far the log was read: ``stream`` (``stream_key``), and ``end``, the offset behind the last block.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from framegate.proxy.kafka.contents import CODECS, NOT_KNOWN, Contents
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS
+from framegate.proxy.tap import record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from framegate.proxy.pipeline.decode import Group
+
+__all__ = ["CONTENTS_SCHEMA", "PARTITION", "contents_of", "read_contents", "stream_key"]
+
+_TYPES: Final = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "time": MICROSECONDS}
+
+
+def _fields(text: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, _TYPES[kind]) for name, kind in (pair.split(":") for pair in text.split())]
+
+
+PARTITION: Final = pa.struct(
+    _fields(
+        "topic:string topic_id:string partition:int records:bigint record_bytes:bigint codec:string newest_record_time:time base_offset:bigint "
+        "high_watermark:bigint error_code:int"
+    )
+)
+"""What ``kafka.contents`` tells of a partition."""
+CONTENTS_SCHEMA: Final = pa.schema(
+    [
+        *_fields(
+            "node:string stream:string offset:bigint chunk_index:int capture_time:time connection_id:bigint listener:string principal:string "
+            "peer:string rule:string protocol:string framing:string direction:string transfer_us:bigint frame_index:int sequence:bigint size:int "
+            "api_key:int api_version:int latency_us:int request_size:int correlation_id:int client_id:string acks:int group_id:string "
+            "member_id:string generation:int error_code:int fault:string"
+        ),
+        ("partitions", pa.list_(PARTITION)),
+    ]
+)
+_INTS: Final = pa.list_(pa.int32())
+
+
+def stream_key(node: str, stream: str) -> str:
+    """The name of a stream among those of all nodes: in a store, the folders of two nodes may have streams of the same name."""
+    return f"{node}/{stream}"
+
+
+def contents_of(group: "Group") -> pa.Array:
+    """The column ``decoded`` of the rows of some blocks; it is null in all but the first, and there, too, for rows of other protocols' frames."""
+    kafka = group.rows["protocol"] == record.PROTOCOL_KAFKA
+    frames = kafka & (group.rows["kind"] == record.KIND_FRAMES)
+    if not bool((kafka | (group.rows["kind"] != record.KIND_FRAMES)).any()):
+        return pa.nulls(len(group), pa.binary())
+    table = _table(group, frames)
+    header = group.blocks[-1].header
+    schema = table.schema.with_metadata({"stream": stream_key(group.node, group.stream), "end": str(header.offset + header.block_len)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(table)
+    return pa.array([sink.getvalue().to_pybytes(), *[None] * (len(group) - 1)], pa.binary())
+
+
+def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
+    """The rows of several values of the column, and how far each stream was read, by ``stream_key``."""
+    tables = [pa.ipc.open_stream(value).read_all() for value in values]
+    ends: dict[str, int] = {}
+    for table in tables:
+        stream, end = table.schema.metadata[b"stream"].decode(), int(table.schema.metadata[b"end"])
+        ends[stream] = max(end, ends.get(stream, 0))
+    return pa.concat_tables([CONTENTS_SCHEMA.empty_table(), *(table.replace_schema_metadata() for table in tables)]), ends
+
+
+def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
+    """A row for each frame of the chunks ``frames`` whose API is known."""
+    keys = group.keys(_INTS, 0)
+    chunks = frames & keys.is_valid().to_numpy(zero_copy_only=False)
+    counts = group.rows["frame_count"]
+    per_chunk = np.where(chunks, counts, 0)
+
+    def values(lists: pa.ListArray) -> "NDArray[np.int32]":
+        """The values of each frame of the chunks; -1 where there is no list."""
+        valid = chunks & lists.is_valid().to_numpy(zero_copy_only=False)
+        found = np.full(int(per_chunk.sum()), -1, dtype="i4")
+        found[np.repeat(valid[chunks], counts[chunks])] = lists.filter(pa.array(valid)).flatten().to_numpy()
+        return found
+
+    calls = values(keys)
+    taken = calls >= 0
+    chunk = np.repeat(np.arange(len(group)), per_chunk)[taken]
+    first = np.cumsum(per_chunk) - per_chunk
+    index = (np.arange(len(calls)) - np.repeat(first, per_chunk))[taken]
+    begins, ends, sizes = (bounds[np.repeat(chunks, counts)][taken] for bounds in group.bodies())
+    replaced = (group.flags[chunk] & record.FLAG_REPLACED != 0) | (group.rows["capture"][chunk] != record.CAPTURE_FULL)
+    answers = group.rows["direction"][chunk] == record.DIRECTION_RESPONSE
+    contents = Contents()
+    stored = np.where(replaced, begins, ends)  # nothing of them is as it passed
+    contents.add(group.payload.to_pybytes(), begins.tolist(), stored.tolist(), sizes.tolist(), calls[taken].tolist(), answers.tolist())
+    at = pa.array(chunk)
+    columns: dict[str, Any] = {
+        "node": pa.repeat(pa.scalar(group.node, pa.string()), len(chunk)),
+        "stream": pa.repeat(pa.scalar(group.stream, pa.string()), len(chunk)),
+        "offset": group.offset().take(at),
+        "chunk_index": group.chunk_index().take(at),
+        "capture_time": group.time("capture_ns").take(at),
+        "connection_id": group.number("connection", null_below_zero=True).take(at),
+        "principal": group.principal().take(at),
+        **{name: group.text(name).take(at) for name in ("listener", "peer", "rule")},
+        "protocol": group.word("protocol", record.PROTOCOLS).take(at),
+        "framing": group.word("framing", record.FRAMINGS).take(at),
+        "direction": group.word("direction", record.DIRECTIONS).take(at),
+        "transfer_us": group.transfer().take(at),
+        "frame_index": pa.array(index.astype("i4")),
+        "sequence": pa.array(group.rows["first_frame"][chunk] + index, mask=group.rows["first_frame"][chunk] < 0),
+        "size": pa.array(sizes.astype("i4")),
+        "api_key": pa.array(calls[taken] >> 16),
+        "api_version": pa.array(calls[taken] & 0xFFFF),
+    }
+    known = {"latency_us": group.answers(_INTS, 1), "request_size": group.answers(_INTS, 2), "correlation_id": group.keys(_INTS, 3)}
+    for name, lists in known.items():
+        found = values(lists)[taken]
+        columns[name] = pa.array(found, mask=found == -1)
+    for name in ("client_id", "group_id", "member_id", "fault"):
+        columns[name] = pa.array(getattr(contents, name), pa.string())
+    for name in ("acks", "generation", "error_code"):
+        columns[name] = _numbers(getattr(contents, name), pa.int32())
+    columns["partitions"] = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *contents.counts]).astype("i4")), _partitions(contents))
+    return pa.RecordBatch.from_arrays([columns[name] for name in CONTENTS_SCHEMA.names], schema=CONTENTS_SCHEMA)
+
+
+def _partitions(contents: Contents) -> pa.StructArray:
+    newest = np.array(contents.newest_ms, dtype="i8")
+    codecs = pa.array([*CODECS, *(f"codec-{code}" for code in range(len(CODECS), 8))])
+    columns = {
+        "topic": pa.array(contents.topic, pa.string()),
+        "topic_id": pa.array(contents.topic_id, pa.string()),
+        "codec": codecs.take(_numbers(contents.codec, pa.int32())),
+        "newest_record_time": pa.array(newest * 1000, MICROSECONDS, mask=newest < 0),
+        "error_code": _numbers(contents.partition_error, pa.int32()),
+    }
+    numbers = {field.name: field.type for field in PARTITION if field.name not in columns}
+    columns |= {name: _numbers(getattr(contents, name), kind) for name, kind in numbers.items()}
+    return pa.StructArray.from_arrays([columns[field.name] for field in PARTITION], fields=list(PARTITION))
+
+
+def _numbers(values: list[int], kind: pa.DataType) -> pa.Array:
+    numbers = np.array(values, dtype="i8")
+    return pa.array(numbers, mask=numbers == NOT_KNOWN).cast(kind)
