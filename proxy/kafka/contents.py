@@ -26,8 +26,7 @@ GROUP_APIS: Final = (8, 11, 12, 13, 14, 28, 68, 76, 88)
 and streams groups.
 """
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-NOT_KNOWN: Final = -(1 << 31)
-"""Stands for null in columns of integers."""
+NOT_KNOWN: Final = -(1 << 31)  # Stands for null in columns of integers
 CUT: Final = "not captured whole"
 
 _TOPIC: Final = 1
@@ -84,18 +83,14 @@ _MOST_TEXTS: Final = 4096
 
 
 class _Layout:
-    """How the messages of one API and version are read.
-
-    Attributes:
-        program: None where nothing of them is asked for, or where they are not understood: then ``fault`` says so.
-        has_rows: a message that cannot be read to its end has a row of an unknown partition.
-    """
+    """How the messages of one API and version are read."""
 
     def __init__(self, call: int, answer: bool) -> None:
         self.key: Final[i64] = call >> 16
         self.fault: str | None = None
-        self.program: Program | None = None
+        self.program: Program | None = None  # None where nothing of them is asked for, or where they are not understood: then ``fault`` says so
         self.compact: bool = False
+        # a message that cannot be read to its end has a row of an unknown partition
         self.has_rows: Final = self.key == PRODUCE or (self.key == FETCH and answer)
         found = api(call >> 16)
         version = call & 0xFFFF
@@ -153,39 +148,31 @@ def _length(data: bytes, pos: i64, end: i64, width: i64) -> tuple[i64, i64]:
 
 
 class Contents:
-    """The columns. ``NOT_KNOWN`` and None stand for null.
-
-    Attributes:
-        client_id, acks, group_id, member_id, generation: of requests; the last two of answers, too. Acks are of Produce.
-        error_code: of answers: the first one that is not 0, at the top or in an element; 0: all are.
-        fault: why a message was not read to its end.
-        counts: how many of the rows below belong to each message.
-        topic, topic_id: one of the two; in rows of a Metadata answer, which have no partition, both, when a topic's id is met first.
-        partition: the number; NOT_KNOWN: of a message that was not read to its end, whatever it has behind the rows before.
-        records, codec, newest_ms: records of the batches, the codec of the last batch (``CODECS``), the greatest time of a record, ms of the epoch;
-            of Produce requests and Fetch answers. Control records of transactions do not count.
-        record_bytes: of the batches.
-        base_offset: of an answer: where the first record is in the partition.
-        high_watermark, partition_error: of an answer.
-    """
+    """The columns. ``NOT_KNOWN`` and None stand for null."""
 
     def __init__(self) -> None:
+        # client_id, acks, group_id, member_id, generation: of requests; the last two of answers, too. Acks are of Produce.
         self.client_id: Final[list[str | None]] = []
         self.acks: Final[list[int]] = []
         self.group_id: Final[list[str | None]] = []
         self.member_id: Final[list[str | None]] = []
         self.generation: Final[list[int]] = []
-        self.error_code: Final[list[int]] = []
-        self.fault: Final[list[str | None]] = []
-        self.counts: Final[list[int]] = []
+        self.error_code: Final[list[int]] = []  # of answers: the first one that is not 0, at the top or in an element; 0: all are
+        self.fault: Final[list[str | None]] = []  # why a message was not read to its end
+        self.counts: Final[list[int]] = []  # how many of the rows below belong to each message
+        # topic, topic_id: one of the two; in rows of a Metadata answer, which have no partition, both, when a topic's id is met first
         self.topic: Final[list[str | None]] = []
         self.topic_id: Final[list[str | None]] = []
+        # the number; NOT_KNOWN: of a message that was not read to its end, whatever it has behind the rows before
         self.partition: Final[list[int]] = []
+        # records, codec, newest_ms: records of the batches, the codec of the last batch (``CODECS``), the greatest time of a record, ms of the epoch;
+        # of Produce requests and Fetch answers. Control records of transactions do not count.
         self.records: Final[list[int]] = []
-        self.record_bytes: Final[list[int]] = []
+        self.record_bytes: Final[list[int]] = []  # of the batches
         self.codec: Final[list[int]] = []
         self.newest_ms: Final[list[int]] = []
-        self.base_offset: Final[list[int]] = []
+        self.base_offset: Final[list[int]] = []  # of an answer: where the first record is in the partition
+        # high_watermark, partition_error: of an answer
         self.high_watermark: Final[list[int]] = []
         self.partition_error: Final[list[int]] = []
         self._walker: Final = Walker()
@@ -204,14 +191,8 @@ class Contents:
         self._codec: int = NOT_KNOWN
 
     def add(self, data: bytes, starts: list[int], ends: list[int], sizes: list[int], calls: list[int], answers: list[bool]) -> None:
-        """Read messages.
-
-        Args:
-            data: has their bodies.
-            starts, ends: of each body in ``data``, as far as it is stored.
-            sizes: of each body as it passed.
-            calls: API key << 16 | version of each request, or of the request that is answered.
-            answers: whether each is an answer.
+        """Read messages. ``starts``, ``ends``: of each body in ``data``, as far as it is stored. ``calls``: API key << 16 | version of each request,
+        or of the request that is answered.
         """
         for start, end, size, call, answer in zip(starts, ends, sizes, calls, answers, strict=True):
             self._message(data, start, end, size, call, answer)

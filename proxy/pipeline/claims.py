@@ -15,8 +15,6 @@ from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
 from framegate.proxy.tap.record import FOLDER_MODE
 from framegate.proxy.tap.store import package_fault, url_fault
 
-__all__ = ["UsageError", "claim_name", "claim_output"]
-
 _LOCK: Final = "_lock"
 
 
@@ -26,12 +24,9 @@ class UsageError(ValueError):
 
 @contextlib.contextmanager
 def claim_output(settings: PipelineSettings) -> Iterator[None]:
-    """Check source and output, and hold the output for this process alone.
-
-    Raises:
-        UsageError: the source is no directory that can be read, nor a URL that can be used; the output cannot be written to or has files of something
-            else, another job holds it, or it has batches and no checkpoint that they came from.
-        TableError: it has tables of an earlier format, or they cannot be read.
+    """Check source and output, and hold the output for this process alone. Raises UsageError: the source is no directory that can be read, nor a URL
+    that can be used; the output cannot be written to or has files of something else, another job holds it, or it has batches and no checkpoint that
+    they came from; TableError: it has tables of an earlier format, or they cannot be read.
     """
     if settings.in_store:
         fault = url_fault(str(settings.source)) or package_fault()
@@ -74,10 +69,7 @@ def _open_lock(output: Path) -> IO[str]:
 @contextlib.contextmanager
 def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
     """Hold the consumer's name. Gives whether retention knows it; a tap that is mounted read-only can be read without, and nothing is written to an
-    object store.
-
-    Raises:
-        UsageError: another job has the name.
+    object store. Raises UsageError: another job has the name.
     """
     if not settings.consumer or settings.in_store:
         yield False

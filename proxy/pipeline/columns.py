@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 
-__all__ = ["PARTITIONS", "TABLE_SCHEMAS", "TIME_COLUMNS", "arrow_schema"]
-
 _COLUMNS: Final = {
     # of the place of a frame, an answer or a gap
     "node": ("string", "name of the framegate; of a fleet in an object store, of its folder"),
@@ -125,8 +123,7 @@ TABLE_SCHEMAS: Final = {table: _sql(names) for table, names in _TABLES.items()}
 """The columns by table, as Spark SQL writes them; the partitions come behind them. A batch is committed to the tables in this order."""
 TIME_COLUMNS: Final = {
     table: next(name for name in ("minute", "capture_time", "heard_time") if name in names.split()) for table, names in _TABLES.items()
-}
-"""The column by which the rows of each table are partitioned."""
+}  # the column by which the rows of each table are partitioned
 
 
 def arrow_schema(table: str) -> pa.Schema:

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from framegate.proxy.pipeline.partial_sums import add_up, count, minute
 
-__all__ = ["COUNTED", "SUMS", "merge", "of_frames", "of_gaps_and_totals", "states"]
-
 # How partial sums of each column are put together; ``columns`` describes them.
 COUNTED: Final = ("totals", "seen", "stored", "withheld", "sampled", "lost", "at_most", "unknown", "shared")
 SUMS: Final = {**dict.fromkeys(COUNTED, "sum"), "first_offset": "min"}
@@ -35,10 +33,8 @@ def of_frames(frames: pa.Table) -> pa.Table:
 
 
 def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
-    """Partial sums of gaps and totals.
-
-    A gap counts in each minute from ``lost_from`` to ``lost_until``; an exact gap over several minutes counts as ``shared``. It is one row here,
-    because a gap may be months long; the view makes a row of each minute.
+    """Partial sums of gaps and totals. A gap counts in each minute from ``lost_from`` to ``lost_until``; an exact gap over several minutes counts as
+    ``shared``. It is one row here, because a gap may be months long; the view makes a row of each minute.
     """
     rows = rows.filter(pc.not_equal(rows["kind"], "heard"))
     begun, ended = (minute(pc.coalesce(rows[name], rows["capture_time"])) for name in ("lost_from", "lost_until"))
@@ -67,10 +63,8 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
 
 
 def merge(rows: pa.Table) -> pa.Table:
-    """Add rows of the table up, to a row for each key, with its ``state``.
-
-    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not: other rows
-    have the rest of the minute, or frames are missing; the view decides.
+    """Add rows of the table up, to a row for each key, with its ``state``. ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``:
+    the equation holds within the row. ``partial``: it does not: other rows have the rest of the minute, or frames are missing; the view decides.
     """
     sums = add_up(rows.drop_columns("state") if "state" in rows.column_names else rows, SUMS)
     lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))

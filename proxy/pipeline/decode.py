@@ -26,11 +26,8 @@ from framegate.proxy.tap import record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HEARD", "Group", "heard_batch", "loss_batch", "node_of", "record_batch", "record_batches"]
-
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
-HEARD: Final = "heard"
-"""The kind of a row that is in no block: when a node in a store was heard."""
+HEARD: Final = "heard"  # the kind of a row that is in no block: when a node in a store was heard
 NOBODY: Final = "ANONYMOUS"  # the proxy's name of a client that has not authenticated; no certificate's name has this form
 _JOIN_BELOW: Final = 8 << 20
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
@@ -350,14 +347,11 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
     """The chunks of some neighbouring blocks, one row each.
 
     Args:
-        stream: of the blocks.
         blocks: at least one, in order; together under 2 GiB of data.
         schema: columns of ``schema.CHUNK_SCHEMA`` with Spark's Arrow types; only these are made.
         keep: bytes of each body to keep; None: all. Without the column data nothing is cut.
-        node: of the stream; "": the one in its name.
 
-    Raises:
-        FormatError: a block's table contradicts its sections.
+    Raises FormatError: a block's table contradicts its sections.
     """
     group = Group(stream, blocks, keep if "data" in schema.names else None, node)
     return pa.RecordBatch.from_arrays([_MAKERS[field.name](group, field.type) for field in schema], schema=schema)
@@ -401,11 +395,8 @@ def _stated(facts: Mapping[str, Any], times: Mapping[str, int | None], pairs: Pa
 def record_batches(
     stream: str, blocks: Iterable[Block | Loss], schema: pa.Schema, *, keep: int | None = None, node: str = "", wanted: Wanted = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of all the blocks; small neighbours share one. A loss is one of its own.
-
-    Args:
-        stream, blocks, schema, keep, node: as for ``record_batch``.
-        wanted: rows, by columns that the schema has.
+    """Record batches of all the blocks; small neighbours share one. A loss is one of its own. ``stream``, ``blocks``, ``schema``, ``keep``, ``node``:
+    as for ``record_batch``. ``wanted``: rows, by columns that the schema has.
     """
     group: list[Block] = []
     size = 0

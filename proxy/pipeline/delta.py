@@ -40,14 +40,11 @@ from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_
 from framegate.proxy.pipeline.kafka_tables import State
 from framegate.proxy.pipeline.partial_sums import plain
 
-__all__ = ["APPLICATION", "DeltaTables", "Maintenance", "TableError", "batch_of", "files_of", "has_batches", "open_table"]
-
 APPLICATION: Final = "framegate"
 STAGING: Final = "_staging"
 STATES: Final = "_requests"
 PARTITION_COLUMNS: Final = ["date", "hour"]
-GRACE_S: Final = 900
-"""Files that are in no table any more stay this long for readers that began before."""
+GRACE_S: Final = 900  # files that are in no table any more stay this long for readers that began before
 VERSIONS_S: Final = 300
 """Old versions of a table stay this long. A commit lists all of them: it takes twice as long with a thousand as with a hundred."""
 # A commit reads the versions since the last checkpoint, with the statistics of all files: with 100 versions, and statistics of all columns, it took
@@ -122,23 +119,16 @@ def has_batches(output: Path) -> bool:
 
 
 class DeltaTables:
-    """The tables of one output folder on a local disk; one process writes to them.
-
-    Attributes:
-        staging: files of the next batch are written here, as ``<table>/date=…/hour=…/….parquet``.
-        lock: held by a commit, from when its files are in their table's folder; by a deletion of rows; and by a removal of files.
-    """
+    """The tables of one output folder on a local disk; one process writes to them."""
 
     def __init__(self, output: Path) -> None:
-        """Make the tables that are missing, and add the columns that are new in this version.
-
-        Raises:
-            TableError: as ``has_batches``.
-            OSError: the output cannot be written to.
+        """Make the tables that are missing, and add the columns that are new in this version. Raises TableError: as ``has_batches``; OSError: the
+        output cannot be written to.
         """
         has_batches(output)
         self.output = output
-        self.staging = output / STAGING
+        self.staging = output / STAGING  # files of the next batch are written here, as ``<table>/date=…/hour=…/….parquet``
+        # held by a commit, from when its files are in their table's folder; by a deletion of rows; and by a removal of files
         self.lock = threading.Lock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
         self._synced: set[Path] = set()
@@ -166,7 +156,6 @@ class DeltaTables:
         return self._batches[application]
 
     def rows(self) -> dict[str, int]:
-        """The number of rows by table."""
         return {name: pc.sum(pa.table(table.get_add_actions())["num_records"]).as_py() or 0 for name, table in self._tables.items()}
 
     def read_state(self, batch: int) -> State:
@@ -190,7 +179,6 @@ class DeltaTables:
         return sorted((int(path.stem), path) for path in (self.output / STATES).glob("*.arrow"))
 
     def clear_staging(self) -> None:
-        """Delete what was staged."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def stage(self, name: str, rows: pa.Table) -> None:
@@ -209,11 +197,7 @@ class DeltaTables:
         )
 
     def commit(self, name: str, batch: int, query: str) -> int:
-        """Add the staged files of a batch to a table. Returns the number of rows.
-
-        Args:
-            query: id of the streaming query; "" for none.
-        """
+        """Add the staged files of a batch to a table. Returns the number of rows. ``query``: id of the streaming query; "" for none."""
         table, root = self._tables[name], self.output / name
         with self.lock:
             added = [_adopt(path, root / path.relative_to(self.staging / name)) for path in sorted((self.staging / name).glob("*/*/*.parquet"))]
@@ -269,11 +253,7 @@ def sync_log(table: Path, before: int, last: int) -> None:
 
 
 class Maintenance:
-    """A thread beside the stream, from ``start`` to ``close``: joins small files, deletes old hours, and removes files that are in no table.
-
-    Attributes:
-        passes: the number of passes so far.
-    """
+    """A thread beside the stream, from ``start`` to ``close``: joins small files, deletes old hours, and removes files that are in no table."""
 
     def __init__(self, tables: DeltaTables, *, every_s: float, expire_after_s: float | None, clock: Callable[[], float] = time.time) -> None:
         """Start nothing yet.
@@ -283,7 +263,7 @@ class Maintenance:
             expire_after_s: hours that ended longer ago than this are deleted; None: never.
             clock: wall clock, seconds of the epoch.
         """
-        self.passes = 0
+        self.passes = 0  # the number of passes so far
         self._tables = tables
         self._every_s = every_s
         self._expire_after_s = expire_after_s
@@ -294,7 +274,6 @@ class Maintenance:
         self._reported = ""
 
     def start(self) -> None:
-        """Start the thread."""
         if self._every_s > 0:
             self._thread.start()
 

@@ -15,8 +15,6 @@ from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, m
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 from framegate.proxy.tap.fleet import FOREVER_NS
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "nodes", "traffic", "traffic_lost"]
-
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
@@ -42,9 +40,8 @@ def nodes(rows: pa.Table) -> pa.Table:
 
 
 def traffic(frames: pa.Table) -> pa.Table:
-    """Rows of the table ``traffic_by_minute`` from frames: partial sums, so several rows of the table may share a minute; add them up.
-
-    ``frames`` and ``bytes`` (headers included) were captured; ``cut_bytes`` were left out by rules.
+    """Rows of the table ``traffic_by_minute`` from frames: partial sums, so several rows of the table may share a minute; add them up. ``frames`` and
+    ``bytes`` (headers included) were captured; ``cut_bytes`` were left out by rules.
     """
     size = frames["size"].cast(pa.int64())
     whole = pc.if_else(pc.equal(frames["capture"], "hash"), 0, frames["kept_size"])
@@ -53,10 +50,9 @@ def traffic(frames: pa.Table) -> pa.Table:
 
 
 def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
-    """Rows of the table ``traffic_by_minute`` from gaps.
-
-    ``lost_frames`` and ``lost_bytes`` passed and are not in the log, by the minute in which they were lost; a gap over several minutes counts in the
-    first, and one whose certainty is not ``exact`` with its bound. The table ``completeness`` says whether a minute is complete.
+    """Rows of the table ``traffic_by_minute`` from gaps. ``lost_frames`` and ``lost_bytes`` passed and are not in the log, by the minute in which
+    they were lost; a gap over several minutes counts in the first, and one whose certainty is not ``exact`` with its bound. The table
+    ``completeness`` says whether a minute is complete.
     """
     rows = gaps_and_totals.filter(pc.equal(gaps_and_totals["kind"], "gap"))
     lost = {name: rows[name] for name in ("lost_frames", "lost_bytes")}

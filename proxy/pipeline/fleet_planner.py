@@ -30,11 +30,8 @@ from framegate.proxy.tap.log_segments import stored_segments
 from framegate.proxy.tap.record import BLOCK_HEADER_BYTES, REASON_VANISHED, SEGMENT_HEADER_BYTES, WINDOW_NS, FormatError
 from framegate.proxy.tap.store import AbsentError, place_of, store_at
 
-__all__ = ["FleetPlanner", "Heard"]
-
 NODES_S: Final = 10.0
-LOOKS: Final = 4
-"""A ledger is asked for so often in its node's interval."""
+LOOKS: Final = 4  # a ledger is asked for so often in its node's interval
 _AT_ONCE: Final = 32
 _NOTHING: Final = NodePosition()
 Item = TypeVar("Item")
@@ -51,20 +48,14 @@ class Heard(NamedTuple):
 
 
 class _Node:
-    """A node's stored ledger, as it was read last.
-
-    Attributes:
-        ledger: None: there is none.
-        ends: up to where each stream was shipped, or deleted before that, in the order in which they came.
-        due_s: when it may have changed, monotonic.
-    """
+    """A node's stored ledger, as it was read last."""
 
     def __init__(self, name: str, root: str) -> None:
         self.name = name
         self.root = root
-        self.ledger: Ledger | None = None
-        self.ends: dict[str, int] = {}
-        self.due_s = -1e9
+        self.ledger: Ledger | None = None  # None: there is none
+        self.ends: dict[str, int] = {}  # up to where each stream was shipped, or deleted before that, in the order in which they came
+        self.due_s = -1e9  # when it may have changed, monotonic
         self._store = store_at(root)
         self._version: Mapping[str, object] | None = None
         self._pause_s = 0.0
@@ -189,9 +180,8 @@ class FleetPlanner:
         return FleetPosition(found)
 
     def advance(self, start: FleetPosition, budget: int | None = None, target: FleetPosition | None = None) -> FleetPosition:
-        """Where a batch that begins at ``start`` should end; arguments and errors as of ``Planner.advance``.
-
-        The budget is divided among the streams that lag, in an order by lot, a segment at least each time, until it is used up.
+        """Where a batch that begins at ``start`` should end; arguments and errors as of ``Planner.advance``. The budget is divided among the streams
+        that lag, in an order by lot, a segment at least each time, until it is used up.
         """
         self._listed.clear()
         nodes = self._look()

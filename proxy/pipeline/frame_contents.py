@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from framegate.proxy.pipeline.decode import Group
 
-__all__ = ["CONTENTS_SCHEMA", "PARTITION", "contents_of", "read_contents", "stream_key"]
-
 _TYPES: Final = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "time": MICROSECONDS}
 
 
@@ -34,8 +32,7 @@ PARTITION: Final = pa.struct(
         "topic:string topic_id:string partition:int records:bigint record_bytes:bigint codec:string newest_record_time:time base_offset:bigint "
         "high_watermark:bigint error_code:int"
     )
-)
-"""What ``kafka.contents`` tells of a partition."""
+)  # what ``kafka.contents`` tells of a partition
 CONTENTS_SCHEMA: Final = pa.schema(
     [
         *_fields(

@@ -29,8 +29,6 @@ from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["MOST_OPEN", "WAIT_US", "State", "make_tables"]
-
 WAIT_US: Final = 600_000_000
 """Longer than any answer takes: that to a JoinGroup comes at the latest after ``max.poll.interval.ms``, five minutes by default."""
 MOST_OPEN: Final = 200_000
@@ -42,20 +40,13 @@ _APIS: Final = pa.array([KAFKA_APIS.get(key, f"api-{key}") for key in range(1 <<
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """What is kept between batches. Streams are named by ``stream_key``.
+    """What is kept between batches. Streams are named by ``stream_key``."""
 
-    Attributes:
-        requests: those without an answer so far, as rows of the contents.
-        topics: the names of topics by their ids.
-        ends: how far each stream was read; a stream that has ended is forgotten.
-        answers: the listeners of each stream of which answers are in the log.
-        lost_until: by run (``_run``), the time up to which some answers are in no stream, microseconds.
-    """
-
-    requests: pa.Table = dataclasses.field(default_factory=CONTENTS_SCHEMA.empty_table)
-    topics: dict[str, str] = dataclasses.field(default_factory=dict)
-    ends: dict[str, int] = dataclasses.field(default_factory=dict)
-    answers: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    requests: pa.Table = dataclasses.field(default_factory=CONTENTS_SCHEMA.empty_table)  # those without an answer so far, as rows of the contents
+    topics: dict[str, str] = dataclasses.field(default_factory=dict)  # the names of topics by their ids
+    ends: dict[str, int] = dataclasses.field(default_factory=dict)  # how far each stream was read; a stream that has ended is forgotten
+    answers: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # the listeners of each stream of which answers are in the log
+    # by run (``_run``), the time up to which some answers are in no stream, microseconds
     lost_until: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -79,14 +70,8 @@ class State:
 def make_tables(
     state: State, contents: pa.Table, ends: Mapping[str, int], gaps: pa.Table | None, known_ends: Mapping[str, int | None]
 ) -> tuple[dict[str, pa.Table], State]:
-    """The rows of a batch for the three tables, and the state behind it.
-
-    Args:
-        state: behind the batch before.
-        contents: of the frames of the batch.
-        ends: how far the batch has read the streams.
-        gaps: rows of the table ``gaps``; None: none.
-        known_ends: where each stream of the log ends; None: it is being written. Empty: that is not known.
+    """The rows of a batch for the three tables, and the state behind it. ``gaps``: rows of the table ``gaps``; None: none. ``known_ends``: where each
+    stream of the log ends; None: it is being written. Empty: that is not known.
     """
     known = {**state.ends, **ends}
     ended = _ended(known_ends, known)
@@ -148,7 +133,6 @@ def _topics(contents: pa.Table) -> dict[str, str]:
 
 
 def _codes(column: pa.ChunkedArray) -> "NDArray[Any]":
-    """A number for each value of a column; null is one of them."""
     codes: NDArray[Any] = pc.fill_null(column, "").combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes
 
@@ -298,7 +282,6 @@ def _exploded(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _placed(rows: pa.Table, partitions: pa.Table, topics: Mapping[str, str]) -> pa.Table:
-    """The partitions with their requests; topics by their names."""
     place = rows.take(partitions["row"])
     ids = pa.array(topics, pa.string())
     named = pa.array(topics.values(), pa.string()).take(pc.index_in(partitions["topic_id"], ids))

@@ -12,13 +12,10 @@ from framegate.proxy.pipeline.position import Lost, Position
 from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, StreamRecord
 from framegate.proxy.tap.record import DIRECTIONS
 
-__all__ = ["LEDGER_STREAM", "UNKNOWN_END", "DataLossError", "Loss", "Pairs", "Vanished", "pairs_of"]
-
 UNKNOWN_END: Final = -1
 Pairs = tuple[tuple[str | None, str], ...]
 _ANY: Final[Pairs] = tuple((None, direction) for direction in DIRECTIONS)
-LEDGER_STREAM: Final = LEDGER_NAME.partition(".")[0]
-"""Stands for all streams of which the ledger no longer tells. No stream has this name."""
+LEDGER_STREAM: Final = LEDGER_NAME.partition(".")[0]  # Stands for all streams of which the ledger no longer tells. No stream has this name.
 
 
 class DataLossError(RuntimeError):
@@ -32,24 +29,20 @@ class DataLossError(RuntimeError):
 
 
 class Loss(NamedTuple):
-    """A range of a stream that cannot be read: rows of kind gap and certainty ``unknown``, one for each listener and direction that it may be about.
-
-    Attributes:
-        offset, end: where it begins, and where the stream goes on; ``UNKNOWN_END``: not known.
-        reason: ``REASON_VANISHED`` or ``REASON_DAMAGED``.
-        from_ns, until_ns: capture times between which it lies; 0: unknown.
-        pairs: (listener, direction); listener None: any.
-        node: of the stream; "": the one in its name.
+    """A range of a stream that cannot be read: rows of kind gap and certainty ``unknown``, one for each listener and direction that it may be
+    about.
     """
 
     stream: str
+    # offset, end: where it begins, and where the stream goes on; ``UNKNOWN_END``: not known
     offset: int
     end: int
-    reason: int
+    reason: int  # ``REASON_VANISHED`` or ``REASON_DAMAGED``
+    # from_ns, until_ns: capture times between which it lies; 0: unknown
     from_ns: int
     until_ns: int
-    pairs: Pairs
-    node: str = ""
+    pairs: Pairs  # (listener, direction); listener None: any
+    node: str = ""  # of the stream; "": the one in its name
 
 
 def pairs_of(ledger: Ledger, stream: str) -> Pairs:
@@ -68,12 +61,6 @@ class Vanished:
         fault: what is wrong with the ledger, in words; "" for nothing.
         reached: sealed ends that were seen before, of any stream.
         registered: the reader is a consumer: the ledger first forgets what this reader has read.
-
-    Attributes:
-        streams: those that may still go on, and where.
-        born: those that have nothing yet.
-        lost: what was to be read, as in ``Position``.
-        messages: the text for each that is lost.
     """
 
     def __init__(
@@ -88,10 +75,10 @@ class Vanished:
         reached: Mapping[str, int],
         registered: bool,
     ) -> None:
-        self.streams: dict[str, int] = {}
-        self.born: list[str] = []
-        self.lost: dict[str, Lost] = {}
-        self.messages: dict[str, str] = {}
+        self.streams: dict[str, int] = {}  # those that may still go on, and where
+        self.born: list[str] = []  # those that have nothing yet
+        self.lost: dict[str, Lost] = {}  # what was to be read, as in ``Position``
+        self.messages: dict[str, str] = {}  # the text for each that is lost
         self._start = start
         self._folders = folders
         self._ledger = ledger

@@ -14,8 +14,6 @@ from framegate.proxy.pipeline.planner import Planner
 from framegate.proxy.tap.log_reader import LogError, read_raw
 from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES
 
-__all__ = ["Budget", "HeapError", "budget", "heap_bytes", "large_frames", "slots"]
-
 BASE_BYTES: Final = 256 << 20  # of heap that Spark itself takes
 COPIES: Final = 14  # of a large frame at the same moment
 SLOT_BYTES: Final = 256 << 20  # of heap for each task slot, by default
@@ -74,8 +72,7 @@ def budget(heap: int, cores: int, *, batch: int | None = None, keep: int | None 
         batch: bytes of log in a batch; None: an eighth of the heap, within bounds.
         keep: bytes of each body to keep; None: as many as there is room for.
 
-    Raises:
-        HeapError: the heap is too small.
+    Raises HeapError: the heap is too small.
     """
     row_group = min(max(heap // (16 * cores), MIN_ROW_GROUP_BYTES), MAX_ROW_GROUP_BYTES)
     room = (heap - BASE_BYTES) // cores - 2 * row_group

@@ -8,14 +8,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["page"]
-
 Ask = Callable[[str], pa.Table]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 200, 70, 22
 _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
-_STEPS: Final = 60
-"""Points of a line."""
+_STEPS: Final = 60  # Points of a line
 _STYLE: Final = (
     "body{font:14px sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}h2{margin-top:2em}table{border-collapse:collapse}"
     "td,th{padding:2px 12px 2px 0;text-align:left;border-bottom:1px solid #ddd}td.n{text-align:right;font-variant-numeric:tabular-nums}"
@@ -25,16 +22,7 @@ _WHO: Final = "coalesce(principal, '(nobody)')"
 
 
 def page(ask: Ask, source: str, since: datetime.datetime, until: datetime.datetime) -> str:
-    """The page of what the tables have between two times.
-
-    Args:
-        ask: runs a query (``sql.open_tables``).
-        source: shown in the title.
-        since, until: UTC.
-
-    Raises:
-        QueryError: as ``ask``.
-    """
+    """The page of what the tables have between two times. ``ask``: runs a query (``sql.open_tables``). Raises QueryError: as ``ask``."""
     return _Page(ask, since, until).text(source)
 
 
@@ -167,7 +155,6 @@ def _round_up(value: float) -> float:
 
 
 def _bars(values: Mapping[str, float], unit: str) -> str:
-    """A bar for each value, the names on the left."""
     if not values:
         return _NONE
     top = max(values.values()) or 1.0

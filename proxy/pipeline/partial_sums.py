@@ -6,8 +6,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MICROSECONDS", "add_up", "count", "minute", "plain"]
-
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
 
 
@@ -27,14 +25,8 @@ def count(condition: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def add_up(rows: pa.Table, how: Mapping[str, str]) -> pa.Table:
-    """A row for each key.
-
-    Args:
-        rows: key columns, in which null is a value like others, and some of the columns of ``how``.
-        how: by name: sum, min or max.
-
-    Returns:
-        The keys, then the columns of ``how``, int64; 0 in those that ``rows`` lacks.
+    """A row for each key. ``rows``: key columns, in which null is a value like others, and some of the columns of ``how``. ``how``: by name: sum, min
+    or max. Returns: The keys, then the columns of ``how``, int64; 0 in those that ``rows`` lacks.
     """
     have = [name for name in how if name in rows.column_names]
     keys = [name for name in rows.column_names if name not in how]

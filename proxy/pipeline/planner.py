@@ -44,23 +44,16 @@ MAX_PARTITION_BYTES: Final = 256 << 20
 
 
 class Slice(NamedTuple):
-    """A range of whole blocks of one segment; all that a task needs to read them.
-
-    Attributes:
-        path: of the segment when it was listed; ``open_segment`` finds it after a rename.
-        base: the segment's first logical offset.
-        start, end: logical offsets.
-        node: whose stream it is; "": the one in its name.
-        written_ns: when a store got the segment; 0: not known.
-    """
+    """A range of whole blocks of one segment; all that a task needs to read them."""
 
     stream: str
-    path: str
-    base: int
+    path: str  # of the segment when it was listed; ``open_segment`` finds it after a rename
+    base: int  # the segment's first logical offset
+    # start, end: logical offsets
     start: int
     end: int
-    node: str = ""
-    written_ns: int = 0
+    node: str = ""  # whose stream it is; "": the one in its name
+    written_ns: int = 0  # when a store got the segment; 0: not known
 
 
 Part = Slice | Loss
@@ -143,20 +136,18 @@ class Planner:
     def advance(self, start: Position, budget: int | None = None, target: Position | None = None) -> Position:
         """Where a batch that begins at ``start`` should end.
 
-        The budget is divided among the streams that lag, so that a busy stream gets what quiet ones leave. Each that lags gets at least one block,
-        so that a block larger than the budget cannot stop its stream.
+        The budget is divided among the streams that lag, so that a busy stream gets what quiet ones leave. Each that lags gets at least one block, so
+        that a block larger than the budget cannot stop its stream.
 
         Args:
             start: the position of each known stream; one that is not named begins at 0.
             budget: bytes of log to take; None: all.
             target: where to stop at the latest; streams that it does not name are not begun. None: no bound.
 
-        Returns:
-            The new position of each stream that exists, and the losses without which the batch goes on. A stream that is gone is no longer named.
-            ``start`` itself, when there is nothing new.
+        Returns: The new position of each stream that exists, and the losses without which the batch goes on. A stream that is gone is no longer
+        named. ``start`` itself, when there is nothing new.
 
-        Raises:
-            DataLossError: something between start and end is gone.
+        Raises DataLossError: something between start and end is gone.
         """
         folders = set(streams(self._directory))
         ends = self.ends()

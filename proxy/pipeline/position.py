@@ -22,12 +22,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["OFFSET_VERSIONS", "FleetPosition", "Lost", "NodePosition", "Position", "PositionError"]
-
 OFFSET_VERSIONS: Final = (1, 2)
 FLEET_VERSION: Final = 3
-Lost = tuple[int, int, int, int]
-"""Where a loss begins and ends (``UNKNOWN_END``), and the capture times between which it lies (0: unknown)."""
+Lost = tuple[int, int, int, int]  # where a loss begins and ends (``UNKNOWN_END``), and the capture times between which it lies (0: unknown)
 
 
 class PositionError(ValueError):
@@ -88,7 +85,6 @@ class NodePosition:
 
     @classmethod
     def decode(cls, members: Mapping[str, Any]) -> "NodePosition":
-        """Decode what ``encode`` made."""
         known, heard = (tuple(members.get(name, (0, 0))) for name in ("known", "heard"))
         return cls(members.get("streams", {}), (known[0], known[1]), (heard[0], heard[1]), _lost(members), members.get("damage", ""))
 

@@ -7,8 +7,6 @@ from framegate.proxy.pipeline.completeness import COUNTED
 from framegate.proxy.tap.fleet import LOST
 from framegate.proxy.tap.stream_totals import MAX_SPAN
 
-__all__ = ["PARTS", "queries"]
-
 PARTS: Final = {name: f"{name}_parts" for name in ("traffic_by_minute", "completeness", "nodes")}
 """Tables whose name a view has: what they are called beside it."""
 _TRAFFIC: Final = """

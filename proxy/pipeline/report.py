@@ -20,34 +20,23 @@ if TYPE_CHECKING:
     from framegate.proxy.pipeline.tables import TableWriter
     from framegate.proxy.pipeline.telemetry import Telemetry
 
-__all__ = ["BatchFacts", "Reporter", "distance", "segments_between", "streams_of"]
-
 LAG_S: Final = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
-    """A batch that is committed.
-
-    Attributes:
-        consumer: the job's name as a consumer of the tap.
-        started_ns: wall clock.
-        duration_ns: from its trigger to its commit, by a monotonic clock.
-        steps_s: the times of Spark's steps, by name.
-        frames, bytes: that it wrote to the tables, and that it took of the log.
-        minutes: rows of the table ``completeness`` that it wrote, by state (``completeness.states``).
-        segments: that it read, by stream and base, in order; none of a store.
-    """
+    """A batch that is committed."""
 
     batch: int
-    consumer: str
-    started_ns: int
-    duration_ns: int
-    steps_s: Mapping[str, float]
+    consumer: str  # the job's name as a consumer of the tap
+    started_ns: int  # wall clock
+    duration_ns: int  # from its trigger to its commit, by a monotonic clock
+    steps_s: Mapping[str, float]  # the times of Spark's steps, by name
+    # frames, bytes: that it wrote to the tables, and that it took of the log
     frames: int
     bytes: int
-    minutes: Mapping[str, int]
-    segments: list[tuple[str, int]]
+    minutes: Mapping[str, int]  # rows of the table ``completeness`` that it wrote, by state (``completeness.states``)
+    segments: list[tuple[str, int]]  # that it read, by stream and base, in order; none of a store
 
 
 class Reporter:
@@ -76,7 +65,6 @@ class Reporter:
         self._lag_due = 0.0
 
     def report(self) -> None:
-        """Emit what is new."""
         for progress in self._fresh():
             source = progress["sources"][0]
             before, self._read = streams_of(source["startOffset"]), streams_of(source["endOffset"])

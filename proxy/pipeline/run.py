@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from framegate.proxy.pipeline.tables import TableWriter
     from framegate.proxy.pipeline.telemetry import Telemetry
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "StoppedError", "Stopping", "run_pipeline", "start_query"]
-
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -71,10 +69,8 @@ class Stopping:
         return 128 + self._number
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Ask for an end in order, or end the job.
-
-        Raises:
-            StoppedError: the job cannot end in order, or this is the second signal. Further signals are ignored: the cleaning up takes seconds.
+        """Ask for an end in order, or end the job. Raises StoppedError: the job cannot end in order, or this is the second signal. Further signals
+        are ignored: the cleaning up takes seconds.
         """
         self._number = number
         if self.in_order and not self.asked.is_set():
@@ -112,10 +108,7 @@ def print_event(event: dict[str, Any]) -> None:
 def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_writer: "Callable[[Path], TableWriter] | None" = None) -> int:
     """Run the job to its end, or until SIGTERM or SIGINT.
 
-    Args:
-        settings: what to read and where to write.
-        emit: takes the events.
-        make_writer: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
+    ``make_writer``: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,

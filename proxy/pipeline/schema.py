@@ -8,8 +8,6 @@ from typing import Final
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-__all__ = ["CHUNK_SCHEMA", "JOB_SCHEMA", "SchemaError", "check_projection"]
-
 _INTS: Final = ArrayType(IntegerType(), containsNull=False)
 
 # name, type, may be null

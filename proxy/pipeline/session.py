@@ -37,11 +37,6 @@ from framegate.proxy.tap.record import FILE_MODE, FOLDER_MODE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    *("SparkLog", "SparkMissingError", "local_session", "open_private", "remove_leftovers"),
-    *("require_java", "require_packages", "restricted", "spark_errors"),
-]
-
 MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
 UMASK: Final = 0o777 & ~FOLDER_MODE
@@ -97,9 +92,8 @@ def _workers_see_this_package() -> None:
 
 @contextlib.contextmanager
 def _home(private: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    """A JVM that is started within the block runs from a Spark home that is the installed pyspark without its zips, made in ``private``.
-
-    Not where the user names a home, or where the Python processes are another interpreter, which does not find this pyspark.
+    """A JVM that is started within the block runs from a Spark home that is the installed pyspark without its zips, made in ``private``. Not where
+    the user names a home, or where the Python processes are another interpreter, which does not find this pyspark.
     """
     import pyspark
 
@@ -149,17 +143,13 @@ def _stdout_as_stderr(fd: int = 2) -> Iterator[None]:
 
 
 class SparkLog:
-    """The output of Spark (the JVM, its Python workers, and PySpark in this process) in a file without a name. A context manager.
-
-    Attributes:
-        stream: writes to the file.
-    """
+    """The output of Spark (the JVM, its Python workers, and PySpark in this process) in a file without a name. A context manager."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND  # of every duplicate of the descriptor
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags)
-        self.stream: TextIO = io.TextIOWrapper(self._file, encoding="utf-8", errors="replace", write_through=True)
+        self.stream: TextIO = io.TextIOWrapper(self._file, encoding="utf-8", errors="replace", write_through=True)  # writes to the file
         self._handler = logging.StreamHandler(self.stream)
         self._loggers = [logging.getLogger(name) for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")]
         self._before: list[bool] = []
@@ -254,14 +244,11 @@ def local_session(
     """A session in a JVM of this process, with ``format("framegate")`` registered; it is stopped and cleaned up behind the block.
 
     Args:
-        name: of the application.
         cores: task slots and shuffle partitions; None: the processors that this process may use.
         memory: heap of the JVM. With Arrow and the Python workers the session takes about 1.1 GB at 512m.
-        settings: Spark settings over the ones chosen here.
         log: gets the output of the JVM; None: standard error.
 
-    Raises:
-        SparkMissingError: before anything is started.
+    Raises SparkMissingError: before anything is started.
     """
     require_java()
     require_packages()

@@ -16,50 +16,30 @@ from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted, nanoseconds
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.store import is_url, url_fault
 
-__all__ = ["CONSUMER_NAME", "OptionError", "PipelineSettings", "SourceOptions", "local_path", "parse_payload", "parse_time", "wants_telemetry"]
-
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """The settings of the job.
+    """The settings of the job."""
 
-    Attributes:
-        source: the tap's directory, which must exist, or the URL of a fleet or a node in an object store.
-        output: the folder of the tables, on a file system of this host; created when missing.
-        available_now: read what is there, then end; otherwise go on until stopped.
-        trigger_ms: a batch begins this long after the one before began, at the earliest; 0: at once.
-        max_bytes_per_trigger: bytes of log in a batch; None: as the heap allows.
-        payload: ``full``, as far as the heap allows; ``none``; or so many bytes of each frame's body (``64``, ``4k``).
-        compact_ms: small files of the tables are looked for this often; 0: never.
-        expire_after_s: hours of the tables that ended longer ago than this are deleted; None: never.
-        checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Output and checkpoint belong together.
-        consumer: the name under which retention knows the job, and no other job of this tap; "": retention does not know the job.
-        start_from: where a new checkpoint begins: ``earliest``, ``latest``, or a time (RFC 3339).
-        fail_on_data_loss: fail when something is gone before it was read; otherwise go on, with a gap in its place.
-        memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
-        cores: task slots; as many as processors, as far as the heap goes, when None.
-        spark: Spark settings over the job's own.
-        telemetry: a collector for spans and metrics of the batches over OTLP, ``http://host:port`` or ``https://host:port``; "": the one that the
-            OTEL_* variables name, if any.
-    """
-
-    source: Path | str
-    output: Path | str
-    available_now: bool = False
-    trigger_ms: int = 800
-    max_bytes_per_trigger: int | None = None
-    payload: str = "full"
-    compact_ms: int = 60_000
-    expire_after_s: float | None = None
-    checkpoint: Path | str | None = None
-    consumer: str = "pipeline"
-    start_from: str = "earliest"
-    fail_on_data_loss: bool = True
-    memory: str = "1g"
-    cores: int | None = None
-    spark: dict[str, str] = dataclasses.field(default_factory=dict)
+    source: Path | str  # the tap's directory, which must exist, or the URL of a fleet or a node in an object store
+    output: Path | str  # the folder of the tables, on a file system of this host; created when missing
+    available_now: bool = False  # read what is there, then end; otherwise go on until stopped
+    trigger_ms: int = 800  # a batch begins this long after the one before began, at the earliest; 0: at once
+    max_bytes_per_trigger: int | None = None  # bytes of log in a batch; None: as the heap allows
+    payload: str = "full"  # ``full``, as far as the heap allows; ``none``; or so many bytes of each frame's body (``64``, ``4k``)
+    compact_ms: int = 60_000  # small files of the tables are looked for this often; 0: never
+    expire_after_s: float | None = None  # hours of the tables that ended longer ago than this are deleted; None: never
+    checkpoint: Path | str | None = None  # Spark's own log; ``<output>/_checkpoint`` when None. Output and checkpoint belong together.
+    consumer: str = "pipeline"  # the name under which retention knows the job, and no other job of this tap; "": retention does not know the job
+    start_from: str = "earliest"  # where a new checkpoint begins: ``earliest``, ``latest``, or a time (RFC 3339)
+    fail_on_data_loss: bool = True  # fail when something is gone before it was read; otherwise go on, with a gap in its place
+    memory: str = "1g"  # heap of the JVM, as Java writes it: ``512m``, ``1g``
+    cores: int | None = None  # task slots; as many as processors, as far as the heap goes, when None
+    spark: dict[str, str] = dataclasses.field(default_factory=dict)  # Spark settings over the job's own
+    # a collector for spans and metrics of the batches over OTLP, ``http://host:port`` or ``https://host:port``; "": the one that the OTEL_* variables
+    # name, if any
     telemetry: str = ""
 
     def budget(self) -> Budget:

@@ -25,8 +25,6 @@ from framegate.proxy.tap.store import is_url, place_of, store_at
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CHUNK_DTYPE", "Block", "read_slice"]
-
 CHUNK_DTYPE: Final = np.dtype(
     {
         "names": [name for name, _, _ in record.CHUNK_FIELDS],
@@ -36,8 +34,7 @@ CHUNK_DTYPE: Final = np.dtype(
     }
 )
 INT32: Final = np.dtype(np.int32)
-FETCH_BYTES: Final = 8 << 20
-"""Bytes of a request to a store, unless a block is larger."""
+FETCH_BYTES: Final = 8 << 20  # bytes of a request to a store, unless a block is larger
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,10 +75,8 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
         joiner: joined the pieces of the slices before this one; None: there are none.
         until_ns: stop at a block that begins more than ``CLOCKS_NS`` behind this time; 0: at the end.
 
-    Raises:
-        DataLossError: a block or the segment's header is damaged, or the segment is gone. Behind a damaged header the next block is not found, so
-            the loss extends to the end of the slice.
-        StoreError: the store does not answer. This is no loss.
+    Raises DataLossError: a block or the segment's header is damaged, or the segment is gone. Behind a damaged header the next block is not found, so
+    the loss extends to the end of the slice; StoreError: the store does not answer. This is no loss.
     """
     at = part.start
     joiner = joiner or Joiner()
@@ -117,15 +112,10 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
 
 
 class _Mapped:
-    """A segment on a disk: all of it in memory. Raises FileNotFoundError or FormatError where it cannot be read.
-
-    Attributes:
-        end: where the slice's blocks end.
-        first_ns, modified_ns: its blocks were captured between these.
-    """
+    """A segment on a disk: all of it in memory. Raises FileNotFoundError or FormatError where it cannot be read."""
 
     def __init__(self, part: Slice) -> None:
-        self.end = part.end
+        self.end = part.end  # where the slice's blocks end
         fd = open_segment(part.path)
         try:
             status = os.fstat(fd)
@@ -134,7 +124,7 @@ class _Mapped:
             self._view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
         finally:
             os.close(fd)
-        self.first_ns, self.modified_ns = 0, status.st_mtime_ns
+        self.first_ns, self.modified_ns = 0, status.st_mtime_ns  # its blocks were captured between these
         header = headers.decode_segment_header(bytes(self._view[: record.SEGMENT_HEADER_BYTES]))
         check_place(header, part.stream, part.base)
 
@@ -144,10 +134,8 @@ class _Mapped:
 
 
 class _Stored:
-    """The same in a store: requests of ``FETCH_BYTES`` or a block, in order. A seal that does not fit the object's size is an error, too.
-
-    Raises:
-        StoreError: the store does not answer.
+    """The same in a store: requests of ``FETCH_BYTES`` or a block, in order. A seal that does not fit the object's size is an error, too. Raises
+    StoreError: the store does not answer.
     """
 
     def __init__(self, part: Slice) -> None:

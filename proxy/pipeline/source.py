@@ -47,8 +47,6 @@ from framegate.proxy.tap.store import is_url, package_fault
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FramegateDataSource"]
-
 _PUSHING: str = "pyspark.sql.worker.data_source_pushdown_filters"
 
 

@@ -17,8 +17,6 @@ from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
 from framegate.proxy.pipeline.delta import TableError, batch_of, open_table
 from framegate.proxy.pipeline.queries import PARTS, queries
 
-__all__ = ["QueryError", "open_tables"]
-
 _QUERY: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*(select|with|explain|values|\()", re.IGNORECASE | re.DOTALL)
 
 
@@ -27,10 +25,8 @@ class QueryError(ValueError):
 
 
 def open_tables(output: str | Path) -> Callable[[str], pa.Table]:
-    """A function that runs a query on the tables of an output as they are now, and gives its rows.
-
-    Raises:
-        TableError: there are none, or the log of one cannot be read. The function raises QueryError.
+    """A function that runs a query on the tables of an output as they are now, and gives its rows. Raises TableError: there are none, or the log of
+    one cannot be read. The function raises QueryError.
     """
     newest = batch_of(output)
     builder = QueryBuilder()

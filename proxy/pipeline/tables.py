@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BatchError", "TableWriter", "query_id"]
-
 KEPT_RESULTS: Final = 100
 _NOT_ITS_OWN: Final = "the checkpoint is not the one they came from"
 _MERGES: Final = {"traffic_by_minute": derived.merge_traffic, "completeness": completeness.merge}
@@ -73,11 +71,6 @@ class TableWriter:
 
     What is known of requests without an answer so far is in a file of its own, one for each batch. A batch is made from the file of the batch before,
     so a batch that comes again is made again as it was.
-
-    Attributes:
-        rows_of: the rows that were added by table, for each of the last batches that this object wrote.
-        states_of: for these batches, the rows of the table ``completeness`` by state (``completeness.states``).
-        total: rows by table: those that were there at the begin, and those that were added since.
     """
 
     def __init__(self, output: Path, *, compact_ms: int = 60_000, expire_after_s: float | None = None, source: str | None = None) -> None:
@@ -88,16 +81,14 @@ class TableWriter:
             expire_after_s: hours that ended longer ago than this are deleted; None: never.
             source: the log, or the URL of a fleet or a node: its ledgers say which streams have ended; None: that is not known.
 
-        Raises:
-            TableError: the tables cannot be opened, or are of an earlier format. One line.
-            OSError: the output cannot be written to.
+        Raises TableError: the tables cannot be opened, or are of an earlier format. One line; OSError: the output cannot be written to.
         """
         self._tables = DeltaTables(output)
         self._source = source
         self._fleet = FleetPlanner(source, parallelism=1) if source is not None and is_url(source) else None
-        self.total = self._tables.rows()
-        self.rows_of: dict[int, dict[str, int]] = {}
-        self.states_of: dict[int, dict[str, int]] = {}
+        self.total = self._tables.rows()  # rows by table: those that were there at the begin, and those that were added since
+        self.rows_of: dict[int, dict[str, int]] = {}  # the rows that were added by table, for each of the last batches that this object wrote
+        self.states_of: dict[int, dict[str, int]] = {}  # for these batches, the rows of the table ``completeness`` by state (``completeness.states``)
         self._maintenance = Maintenance(self._tables, every_s=compact_ms / 1000, expire_after_s=expire_after_s)
         self._maintenance.start()
 

@@ -26,8 +26,6 @@ from framegate.proxy.cells import PIPELINE_METRICS
 from framegate.proxy.pipeline.report import BatchFacts
 from framegate.proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
-__all__ = ["MAX_LINKS", "SERVICE", "Telemetry"]
-
 SERVICE: Final = "framegate-pipeline"
 BATCH_SPAN: Final = "framegate.pipeline.batch"
 MAX_LINKS: Final = 128  # segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` has their number
@@ -35,15 +33,9 @@ _log = logging.getLogger("opentelemetry")
 
 
 class Telemetry:
-    """The exporters, from ``__init__`` to ``close``.
-
-    Args:
-        endpoint: ``http://host:port`` or ``https://host:port`` of a collector; "": from the OTEL_* variables.
-        failed: is called with a text, once for each kind of failure of the collector in a row, in any thread.
-
-    Raises:
-        ImportError: an exporter is not installed.
-        ValueError: an OTEL_* variable has a wrong value.
+    """The exporters, from ``__init__`` to ``close``. ``endpoint``: ``http://host:port`` or ``https://host:port`` of a collector; "": from the OTEL_*
+    variables. ``failed``: is called with a text, once for each kind of failure of the collector in a row, in any thread. Raises ImportError: an
+    exporter is not installed; ValueError: an OTEL_* variable has a wrong value.
     """
 
     def __init__(self, endpoint: str, failed: Callable[[str], None]) -> None:

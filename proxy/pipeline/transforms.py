@@ -14,11 +14,6 @@ from framegate.proxy.config.selection import KAFKA_APIS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    *("FRAME_COLUMNS", "KAFKA_APIS", "PLACE", "api_name", "connection_text"),
-    *("explode_frames", "frames", "frames_and_contents", "gaps_and_totals", "hour_columns"),
-]
-
 # The common columns of the tables frames, requests and gaps. Stream, offset, chunk_index and frame_index together are a frame's key.
 PLACE: Final = (
     *("node", "stream", "offset", "chunk_index", "capture_time", "connection", "connection_id", "listener", "principal", "peer", "rule"),
@@ -44,9 +39,8 @@ _NULLABLE: Final = {
 def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
     """A row for each frame of the chunks.
 
-    Args:
-        df: rows of the source ``framegate``, with at least ``starts`` and one of ``data`` and ``original_bytes``.
-        keep: columns of the chunk to carry along.
+    ``df``: rows of the source ``framegate``, with at least ``starts`` and one of ``data`` and ``original_bytes``. ``keep``: columns of the chunk to
+    carry along.
 
     Returns:
         ``keep``, then ``frame_index`` (position in the chunk), then what the columns of df allow: ``sequence`` (from ``first_sequence``; numbers the
@@ -84,9 +78,7 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
     whole; ``request_size`` is the size of the request that is answered. ``api_key``, ``api_version`` and ``correlation_id`` are those of a request,
     or of the request that is answered; for requests they are null unless the first 8 bytes of the body are in the log as they passed.
 
-    Args:
-        chunks: rows of the source.
-        more: SQL over the chunk's columns by name, for columns behind the table's.
+    ``chunks``: rows of the source. ``more``: SQL over the chunk's columns by name, for columns behind the table's.
     """
     return _frames(*_exploded(_with_all_columns(chunks), _CARRIED), more)
 

@@ -29,8 +29,6 @@ from framegate.proxy.pipeline.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ask", "main", "read_table", "register_views"]
-
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
@@ -44,14 +42,9 @@ def register_views(
     and minute, with its ``state``; ``minutes`` one for a minute of the fleet: complete, lost, or open, because nodes were not heard since; ``nodes``
     one for a node in an object store; ``requests_by_api`` counts requests and gives their latency by listener, API and version.
 
-    Args:
-        spark: any session that can read the output.
-        output: as given to the job.
-        since, until: rows of ``[since, until)`` only, with a time zone. ``completeness`` has all minutes nevertheless: its judgement needs them.
+    ``since``, ``until``: rows of ``[since, until)`` only, with a time zone. ``completeness`` has all minutes nevertheless: its judgement needs them.
 
-    Raises:
-        TableError: the log of a table cannot be read.
-        ValueError: a time without a zone.
+    Raises TableError: the log of a table cannot be read; ValueError: a time without a zone.
     """
     newest = batch_of(output)
     for table in TABLE_SCHEMAS:

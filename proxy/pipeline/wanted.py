@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-__all__ = ["CLOCKS_NS", "EVERYTHING", "Wanted", "nanoseconds"]
-
 CLOCKS_NS: Final = 3600 * 10**9
 """Clocks of a node and a store differ by less than this, and a clock is set back by less. Only what lies farther away is left out unread."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -57,7 +55,6 @@ class Wanted(NamedTuple):
         return [*words, *(["capture_time"] if self.since_ns or self.until_ns else [])]
 
     def rows(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        """The rows of a batch that are wanted; it has ``columns``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
