@@ -42,7 +42,8 @@ RECENT: Final = ENDPOINT_BLOCK.at("framegate.upstream.answer.recent")
 def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64) -> None:
     """Add what a pair's connection to an endpoint has passed since the last time, and once the time until its first answer; note since when it waits.
     A connection waits while it was sent more frames than it has sent: since the first of these, or the look that saw it, or since the last byte that
-    came from the endpoint. What its client sends meanwhile changes nothing, but one that sends after ``GOES_ON_NS`` does not wait.
+    came from the endpoint. What its client sends meanwhile changes nothing, but one that sends after ``GOES_ON_NS`` does not wait, nor one that does
+    not take what it was answered.
     """
     passed, out, cells = pair.passed, channel.write_half, counters.counts.cells
     if pair.pairing is None or pair.pairing.lost:
@@ -50,7 +51,7 @@ def add_up(pair: Pair, counters: EndpointCounters, channel: Channel, now_ns: i64
     if passed.waits_ns != 0 and channel.bytes_received != passed.bytes_received:
         passed.waits_ns = 0
         passed.goes_on = False
-    if channel.frames_received >= out.frames_sent and (channel.frames_received != 0 or out.first_ns == 0):
+    if _client_takes_nothing(pair) or (channel.frames_received >= out.frames_sent and (channel.frames_received != 0 or out.first_ns == 0)):
         passed.waits_ns = 0
     elif passed.waits_ns == 0:
         passed.waits_ns = out.first_ns if channel.bytes_received == 0 and passed.bytes_sent == 0 else now_ns
@@ -162,7 +163,7 @@ class InFlight:
                 counters.asked_ns = _earlier(counters.asked_ns, pair.passed.waits_ns)
         elif pairing.open > 0:
             counters.open += pairing.open
-            since_ns = pairing.waits_since_ns(LONG_GIVEN_NS)
+            since_ns = i64(0) if _client_takes_nothing(pair) else pairing.waits_since_ns(LONG_GIVEN_NS)
             counters.oldest_ns = _earlier(counters.oldest_ns, since_ns)
             if since_ns != 0 and self._began_ns - since_ns > STUCK_NS:
                 pair.route.counters.waiting[pairing.oldest_api] += 1
@@ -185,10 +186,16 @@ class InFlight:
             _put_answers(counters, self._began_ns)
 
 
+def _client_takes_nothing(pair: Pair) -> bool:
+    """Whether answers wait for a client. The endpoint is not read then, and may itself stop reading: neither is its fault."""
+    client = pair.client.channel
+    return client is not None and client.write_half.is_sending
+
+
 def _is_held(pair: Pair, channel: Channel, now_ns: i64) -> bool:
-    """Whether an upstream has taken no byte of what waits for it for long."""
+    """Whether an upstream has taken no byte of what waits for it for long, although it is read."""
     passed, out = pair.passed, channel.write_half
-    if not out.is_sending or out.wire_sent != passed.wire_sent:
+    if not out.is_sending or out.wire_sent != passed.wire_sent or _client_takes_nothing(pair):
         passed.held_ns = 0
     elif passed.held_ns == 0:
         passed.held_ns = now_ns

@@ -77,12 +77,14 @@ def kafka_request(key: int, version: int, rest: bytes, correlation: int = 0, cli
     return frame(struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id + rest)
 
 
-def call_kafka(address: tuple[str, int], over: threading.Event, *, patience_s: float = _TIMEOUT_S, pause_s: float = 0.1) -> None:
+def call_kafka(
+    address: tuple[str, int], over: threading.Event, *, patience_s: float = _TIMEOUT_S, pause_s: float = 0.1, client_id: bytes = b"framegate-demo"
+) -> None:
     """One connection of a Kafka client in plaintext: requests of five APIs, one at a time, for some seconds. A wrong correlation id ends it."""
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
         connection.settimeout(patience_s)
         for correlation, (key, version, rest) in enumerate(_CALLS * _ROUNDS):
-            answer = ask(connection, kafka_request(key, version, rest, correlation))
+            answer = ask(connection, kafka_request(key, version, rest, correlation, client_id))
             if int.from_bytes(answer[:4], "big") != correlation or over.wait(pause_s):
                 return
 

@@ -202,7 +202,7 @@ class _Run:
                     found["fired"] = passed
                 if "status" not in found and any(words in text for text in node.steering.warnings()):
                     found["status"] = passed
-                if len(found) == 3 or ("seen" not in found and passed > SEEN_S):
+                if len(found) == 3 or ("seen" not in found and passed > SEEN_S) or (trouble.by_alert_alone and "fired" in found):
                     break
             shown = shown or self._rows(node)
             window = self._window(node.name)
@@ -234,11 +234,13 @@ class _Run:
     def _judge(self, trouble: Trouble, phase: _Phase, due_s: float) -> None:
         said = "; ".join(map(str, phase.rows))
         wanted = f"{trouble.words!r} at {' '.join(trouble.places) or 'the node'}"
-        if phase.seen_s is None:
+        if trouble.by_alert_alone:
+            pass
+        elif phase.seen_s is None:
             self._wrong(f"{trouble.name}: {wanted} was not on the first dashboard within {SEEN_S:g} s, but: {said}")
         elif phase.status_s is None or phase.status_s > SEEN_S + _SLACK_S:
             self._wrong(f"{trouble.name}: framegate status did not say {trouble.words!r} in time")
-        if phase.seen_s is not None and (phase.fired_s is None or phase.fired_s > due_s):
+        if (phase.seen_s is not None or trouble.by_alert_alone) and (phase.fired_s is None or phase.fired_s > due_s):
             self._wrong(f"{trouble.name}: {phase.alert} did not fire within {due_s:.0f} s, but: {phase.fired_s}")
         if phase.ended_s is None:
             self._wrong(f"{trouble.name}: {phase.alert} goes on after the trouble has ended")

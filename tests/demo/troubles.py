@@ -41,6 +41,7 @@ class Trouble(NamedTuple):
     going: Callable[[Node], AbstractContextManager[object]]  # makes it for the length of its block
     lasts: bool = True  # it can be seen as long as it goes on; otherwise only at its beginning
     besides: tuple[str, ...] = ()  # alerts that page too, rightly
+    by_alert_alone: bool = False  # it is compared with an hour ago, which only the shortened rules of this run have
 
     @property
     def alert(self) -> Alert:
@@ -165,7 +166,8 @@ def _noisy(node: Node) -> AbstractContextManager[object]:
             while not over.wait(0.05):
                 ask(connection, kafka_request(0, 7, PRODUCE + bytes(200_000), client_id=b"noisy"))
 
-    return _both(repeating(functools.partial(call_kafka, node.address(ORDERS), pause_s=1.0), 50), repeating(shout))
+    calm = (functools.partial(call_kafka, node.address(ORDERS), pause_s=1.0, client_id=b"calm-%d" % number) for number in range(50))
+    return _both(*map(repeating, calm), repeating(shout))
 
 
 def _guessing(*users: str) -> Callable[[Node], AbstractContextManager[object]]:
@@ -304,7 +306,13 @@ def _both(*parts: AbstractContextManager[object]) -> Iterator[None]:
 
 TROUBLES: Final = (
     Trouble("stopped-upstream", "an upstream is stopped, 50 clients wait", "Requests wait long for their answer", (ORDERS,), _stopped_upstream),
-    Trouble("stopped-echo", "an upstream of another protocol is stopped", "Connections wait long for an answer", ("framed",), _stopped_echo),
+    Trouble(
+        "stopped-echo",
+        "an upstream of another protocol is stopped",
+        "Most clients of an endpoint give up before it answers",
+        ("framed",),
+        _stopped_echo,
+    ),
     Trouble("filling-tap", "the tap's disk fills slowly", "The tap's disk will be full within six hours", (), _filling_tap),
     Trouble(
         "slow-api",
@@ -350,7 +358,7 @@ TROUBLES: Final = (
     ),
     Trouble("expiring", "a certificate three days from its end", "A certificate ends very soon", ("listener/expiring",), _expiring),
     Trouble("leak", "a handler keeps what it is given", "The memory of a handler process grows", ("handler-0",), _leak),
-    Trouble("storm", "150 connections a second", "Far more connections come than an hour ago", (ORDERS,), _storm),
+    Trouble("storm", "150 connections a second", "Far more connections come than an hour ago", (ORDERS,), _storm, by_alert_alone=True),
     Trouble("descriptors", "a processor has nearly all of its descriptors", "Descriptors are nearly used up", ("processor-0",), _few_descriptors),
     Trouble("oversized-frames", "frames of 5 MiB, where 4 MiB are allowed", "Frames of clients are refused", ("demo frame_too_large",), _oversized),
     Trouble(

@@ -278,6 +278,25 @@ def test_an_endpoint_that_takes_nothing_of_what_waits_for_it_for_more_than_20_s_
     end(world)
 
 
+def test_nobody_waits_for_an_endpoint_whose_answers_the_client_does_not_take(make):
+    for protocol in ("framed", "kafka"):
+        world = make(protocol)
+        looked, (client, upstream, pair) = Looked(world), world.pair()
+        answered = 0
+        while not pair.client.channel.write_half.is_sending:
+            passes(world, client, upstream, request(HEARTBEAT, 4, answered))
+            upstream.sendall(answer(answered, bytes(60_000)))
+            answered += 1
+            world.poll()
+        passes(world, client, upstream, request(HEARTBEAT, 4, answered))
+        world.pass_time(30)
+        assert looked.look()[1:] == (0, 0, 0), protocol
+        world.read(client, answered * 60_008)
+        looked.look()
+        assert looked.look()[1:] == ((33, 0, 0) if protocol == "kafka" else (0, 1, 1)), "now it waits for the last one"
+        end(world)
+
+
 def test_frames_of_kafka_are_not_asked_of_a_framed_endpoint_and_their_answers_count(make):
     world = make("kafka")
     looked, (client, upstream, _) = Looked(world), world.pair()
