@@ -169,12 +169,12 @@ def test_rules_change_while_records_flow_and_the_log_says_what_is_refused(behind
         return list(outcomes)
 
     assert set(produce(50)) == {None}
-    before = behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="api")
+    before = behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="report_only")
     try:
         rules.write_text(json.dumps({"report_only": True, "rules": [{"deny": ["Produce"]}]}))
         assert run_cli(*words).returncode == 0
         assert set(produce(20)) == {None}
-        until(lambda: behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="api") > before)
+        until(lambda: behind.refused(framegate_kafka_api="Produce", framegate_kafka_refusal="report_only") > before)
 
         def named() -> list[Any]:
             produce(5)  # a row names one of the requests since the last one, perhaps another client's
