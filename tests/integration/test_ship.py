@@ -145,10 +145,13 @@ def test_an_applied_configuration_a_stopped_control_and_a_drain_leave_every_minu
             assert done.returncode == 0, done.stderr
             proxy.serving["listeners"] = {item["name"]: item["address"] for item in proxy.json("listeners", "list")}
             with Witness(proxy, "more") as second:
+                second.check()  # it was accepted, which control does
                 os.kill(proxy.process.pid, signal.SIGSTOP)
-                first.check()
-                second.check()
-                os.kill(proxy.process.pid, signal.SIGCONT)
+                try:
+                    first.check()
+                    second.check()
+                finally:
+                    os.kill(proxy.process.pid, signal.SIGCONT)
                 second.stop()
             first.stop()
         done = proxy.cli("drain", "--reason", "the node is replaced")
