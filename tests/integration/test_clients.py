@@ -1,5 +1,6 @@
 """Who uses most, and whose logins fail, over real processes: in `top`, in `status`, and in a scrape."""
 
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def test_a_noisy_client_among_fifty_and_an_address_that_tries_many_names_are_nam
         "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
     }
     with Framegate(tmp_path, config) as proxy:
-        clients = [proxy.connect("plain") for _ in range(CLIENTS)]
+        ends = [(f"127.0.0.{number + 1}", 0) for number in range(CLIENTS)]  # those of one address and no name are one client
+        clients = [socket.create_connection(proxy.address("plain"), 10.0, end) for end in ends]
 
         def be_noisy() -> None:
             while not over.is_set():
