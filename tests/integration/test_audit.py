@@ -179,11 +179,12 @@ def test_files_and_texts_that_are_applied_have_rows_that_chain_and_none_is_appli
 @pytest.mark.slow
 def test_an_open_connection_over_tcp_ends_when_its_certificate_is_revoked(proxy: Framegate, folder: Path, authority: Authority) -> None:
     tcp = str(proxy.serving["admin_tcp"]).replace("127.0.0.1", "localhost")
-    certificate, key, authorities = ((folder / "tls" / name).read_bytes() for name in ("tls.crt", "tls.key", "ca.crt"))
+    of_its_own = authority.leaf("ada")
+    certificate, key, authorities = (Path(path).read_bytes() for path in (*of_its_own, folder / "tls/ca.crt"))
     with grpc.secure_channel(tcp, grpc.ssl_channel_credentials(authorities, key, certificate)) as channel:
         watched = EventServiceStub(channel).WatchEvents(WatchEventsRequest())
         assert next(watched).resume_token
-        os.replace(authority.revocations(str(folder / "tls/tls.crt")), proxy.config["admin"]["tcp"]["crl"][0])
+        os.replace(authority.revocations(str(of_its_own[0])), proxy.config["admin"]["tcp"]["crl"][0])
         with pytest.raises(grpc.RpcError):
             list(watched)
         with pytest.raises(grpc.RpcError) as caught:
