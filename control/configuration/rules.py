@@ -28,7 +28,7 @@ _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Address]]:
-    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect. Returns: Every address that is to be bound, as
+    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect. Returns every address that is to be bound, as
     far as it could be read, with its key.
     """
     listeners: Listeners = entries(("listeners",), config.listeners)

@@ -360,7 +360,7 @@ class Supervisor(Respawner[Slot, Processor]):
 
     async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool = True) -> list[int]:
         """Let these slots take no more connections and end those they have at a frame boundary; at the deadline the processors close the rest.
-        Returns: The slots whose processors have not confirmed the drain; the log has a row for each.
+        Returns the slots whose processors have not confirmed the drain; the log has a row for each.
         """
         slots = [self.slots[number] for number in numbers]
         begun = await asyncio.gather(*(self._drain_slot(slot, timeout_ms, wait) for slot in slots))

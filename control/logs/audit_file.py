@@ -30,7 +30,7 @@ class AuditFile:
     """
 
     def __init__(self, path: str, on_change: Callable[[OSError | None], None], on_unwritten: Callable[[], None]) -> None:
-        self.path = path  # as above
+        self.path = path
         self._on_change = on_change
         self._on_unwritten = on_unwritten
         self._waiting: list[bytes] = []

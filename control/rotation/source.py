@@ -39,7 +39,7 @@ class Reloader(abc.ABC):
 
     @abc.abstractmethod
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """Put the contents of some sources in force, by owner. Returns: The refusals, by owner; the contents of other owners are in force. Raises
+        """Put the contents of some sources in force, by owner. Returns the refusals, by owner; the contents of other owners are in force. Raises
         Exception: the check failed; nothing is changed, and it is tried again later.
         """
 

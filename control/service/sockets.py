@@ -234,7 +234,7 @@ def _tcp_socket(address: str) -> socket.socket:
 
 
 def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
-    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns: The path by which it can, whatever
+    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns the path by which it can, whatever
     the length of the folder's, and the function that gives it up. Raises StartError: it cannot be bound in the folder.
     """
     with contextlib.ExitStack() as stack:

@@ -95,7 +95,7 @@ def duration_ms(value: Duration, field: str, most_ms: int, violations: Violation
 
 def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:
     """One page of (key, item) pairs, in the given order. The token has the last key of the page before, so that items which come and go between two
-    pages do not shift the others. ``asked``: ``page_size`` of the request. ``token``: ``page_token`` of the request. Returns: The page, and the token
+    pages do not shift the others. ``asked``: ``page_size`` of the request. ``token``: ``page_token`` of the request. Returns the page, and the token
     of the next one; empty after the last page. Raises InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
     """
     size = rows_per_page(asked)

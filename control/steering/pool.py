@@ -343,7 +343,7 @@ class Pool:
 
     async def start_more(self, count: int) -> list[int]:
         """Start processors until there are so many. They take no connections, and have no part of the pool, before ``settle_more``, which is called
-        in any case. While ``scaling`` is held. Returns: Their slots. Raises UnavailableError: one could not start; none is added.
+        in any case. While ``scaling`` is held. Returns their slots. Raises UnavailableError: one could not start; none is added.
         FailedPreconditionError: too many others still drain.
         """
         free = [number for number in range(MAX_PROCESSORS) if number not in self._supervisor.slots]

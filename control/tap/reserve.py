@@ -53,7 +53,7 @@ class Reserve:
             os.close(fd)
 
     def give(self, *, all_of_it: bool) -> bool:
-        """Release a piece. ``all_of_it``: otherwise half of the reserve is kept, for the end. Returns: Whether there was one. Raises OSError: it
+        """Release a piece. ``all_of_it``: otherwise half of the reserve is kept, for the end. Returns whether there was one. Raises OSError: it
         could not be released.
         """
         left = self.size - PIECE_BYTES

@@ -72,7 +72,7 @@ class Settlement:
         self.cases[case.stream] = case
 
     def work(self, case: Case, now_ns: int, *, last: bool = False) -> str:
-        """Try to close a case. ``case``: one of ``cases``. ``last``: all of the reserve may be used. Returns: What could not be read of its stream,
+        """Try to close a case. ``case``: one of ``cases``. ``last``: all of the reserve may be used. Returns what could not be read of its stream,
         in words. Raises OSError, LogError: it is not closed; to be tried again.
         """
         trouble = self._missing_entries(case) if case.entries is None else ""

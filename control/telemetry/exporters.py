@@ -310,7 +310,7 @@ def metric_exporter(target: Target) -> Any:
 
 
 def probe(target: Target) -> str:
-    """Send an empty export. Returns: What is wrong, in the exporter's words; empty: the collector accepted it. Raises ImportError, StartError: as
+    """Send an empty export. Returns what is wrong, in the exporter's words; empty: the collector accepted it. Raises ImportError, StartError: as
     ``otlp_exporter``.
     """
     from opentelemetry.sdk.metrics.export import MetricsData

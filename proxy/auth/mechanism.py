@@ -45,7 +45,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, token: bytes) -> Next | None:
-        """Take a message of the peer. Returns: The next action; None: none, if a client is complete. Raises RefusalError: the message is refused."""
+        """Take a message of the peer. Returns the next action; None: none, if a client is complete. Raises RefusalError: the message is refused."""
 
     def resume(self, answer: AuthResponse) -> Next:
         """Take the response to an ``Ask``; raises RefusalError if it is a refusal, or ``Unavailable``."""

@@ -61,7 +61,7 @@ class Block:
     """The cells of the processor, or of one listener, one side of it, one upstream, or one endpoint."""
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
-        self.keys: Final = keys  # as above
+        self.keys: Final = keys
         self.size = 0  # the number of cells
         self.count = 0  # how many of them are before the histograms, which are last
         self._metrics: Final = {metric.name: metric for metric in table if _block_keys(metric) == keys}
@@ -167,7 +167,7 @@ class CellLayout:
     """The place of every cell; immutable."""
 
     def __init__(self, places: Sequence[Place]) -> None:
-        self.places: Final = tuple(places)  # as above
+        self.places: Final = tuple(places)
         self._starts: Final[dict[tuple[str, ...], int]] = {(): 0}
         self._found: Final[dict[tuple[str, ...], int]] = {}  # those that were asked for: all of them take 0.1 s with 100 listeners
         self.count = PROCESSOR_BLOCK.size  # of cells

@@ -252,7 +252,7 @@ class AddressRewriter:
             data: has the body of the answer, from the correlation id on, from ``start`` to ``end``.
             size: bytes of the whole body, if only its first part is there. All addresses must be within it.
 
-        Returns: The new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
+        Returns the new bytes in place of those from ``start`` to ``end``, in pieces; None: nothing changes.
 
         Raises KafkaFormatError: the answer does not follow its schema, or has addresses beyond the part that is there.
         """

@@ -38,7 +38,7 @@ def narrowed(version: i64, data: bytes, start: i64, end: i64, greatest: "vec[i32
     ``data``: has the body of the answer, from the correlation id on. ``greatest``: by API key, the greatest version that is offered, -1 none; None:
     all that are understood.
 
-    Returns: The new body in pieces; None: nothing changes.
+    Returns the new body in pieces; None: nothing changes.
 
     Raises KafkaFormatError: the answer does not follow its schema, or the version is unknown.
     """

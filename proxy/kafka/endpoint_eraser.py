@@ -63,7 +63,7 @@ class EndpointEraser:
         self._walker.pass_by(size)
 
     def feed(self, data: bytes, start: i64, end: i64) -> i64:
-        """The next bytes of the body, consecutive, all of it in the end. Returns: The position in ``data`` from which on its bytes are to be replaced
+        """The next bytes of the body, consecutive, all of it in the end. Returns the position in ``data`` from which on its bytes are to be replaced
         by ``replacement``, up to ``end``; ``end``: nothing is to be replaced. Raises KafkaFormatError: the answer does not follow its schema. Nothing
         of the piece may be sent.
         """

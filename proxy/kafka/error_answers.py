@@ -116,7 +116,7 @@ def _flattened(key: int, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def error_answer(key: int, version: int, correlation_id: int, request: bytes, code: int) -> bytes | None:
-    """The body of an answer that refuses a request. Returns: The body, throttle time 0; None: a Produce request with acks=0 has no answer. Raises
+    """The body of an answer that refuses a request. Returns the body, throttle time 0; None: a Produce request with acks=0 has no answer. Raises
     KafkaFormatError: the request does not follow its schema, or its version is not understood.
     """
     found = known_api(key, version)
@@ -129,7 +129,7 @@ def error_answer(key: int, version: int, correlation_id: int, request: bytes, co
 
 def error_elements(key: int, version: int, request: bytes, lists: tuple[str, Field], chosen: Iterable[int], code: int) -> list[bytes]:
     """What refuses a part of a request: elements for an array at the top of its answer. ``lists``: the name of the request's array, and the array of
-    the answer that has an element for each of its elements. ``chosen``: indexes of the elements of the request that are refused. Returns: The
+    the answer that has an element for each of its elements. ``chosen``: indexes of the elements of the request that are refused. Returns the
     elements as they are in an answer. Raises KafkaFormatError: see ``error_answer``.
     """
     found = known_api(key, version)

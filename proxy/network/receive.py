@@ -196,7 +196,7 @@ class Receive:
         self._least = min(max(least, self._least_piece), self.size)
 
     def feed(self, data: bytes) -> Run | None:
-        """Take the bytes of one read. Returns: The run that they complete, or None. A fault behind the run is in ``fault``; the run itself is
+        """Take the bytes of one read. Returns the run that they complete, or None. A fault behind the run is in ``fault``; the run itself is
         good.
         """
         if self.staged != 0 or self._first or self.cut:
@@ -221,7 +221,7 @@ class Receive:
         return run
 
     def drop(self) -> i64:
-        """Drop the frame in progress, and release its bytes. No effect without one. Returns: How many staged bytes were dropped."""
+        """Drop the frame in progress, and release its bytes. No effect without one. Returns how many staged bytes were dropped."""
         lost = self.staged
         booked = self._booked
         self._reset()  # before the release, which may call this object

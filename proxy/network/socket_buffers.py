@@ -35,7 +35,7 @@ def unsent(sock: socket.socket) -> i64:
 
 
 def room(sock: socket.socket) -> tuple[i64, bool]:
-    """Return how much may be sent. Returns: How many bytes the socket takes now as a whole: half of its free room, because of the kernel's overhead;
+    """Return how much may be sent. Returns how many bytes the socket takes now as a whole: half of its free room, because of the kernel's overhead;
     0 if the socket is not writable, so that epoll will report when it is. And whether the send buffer is empty.
     """
     facts = MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, MEMINFO.size))

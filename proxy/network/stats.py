@@ -25,7 +25,7 @@ class Histogram:
         # count, sum: the number of all durations, and their sum in ns
         self.count: i64 = 0
         self.sum: i64 = 0
-        self.offset: Final[i64] = offset  # as above
+        self.offset: Final[i64] = offset
         self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
         self._first_octave: Final[i64] = round(bounds_s[0] * 1e9).bit_length() - 1 if bounds_s in FIRST_POWERS else 0
 

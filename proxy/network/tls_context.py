@@ -43,8 +43,8 @@ class ServerStore:
     def __init__(
         self, default: ssl.SSLContext, named: Mapping[str, ssl.SSLContext], protocols: Sequence[str] = (), *, reads_host: bool = False
     ) -> None:
-        self.default: Final = default  # as above
-        self.protocols: Final[list[str]] = list(protocols)  # as above
+        self.default: Final = default
+        self.protocols: Final[list[str]] = list(protocols)
         self.reads_hello: Final[bool] = bool(named or protocols) or reads_host  # the host and the protocols in the ClientHello are needed
         self._exact: Final[dict[str, ssl.SSLContext]] = {name: item for name, item in named.items() if not name.startswith(WILDCARD)}
         self._below: Final[dict[str, ssl.SSLContext]] = {name[len(WILDCARD) :]: item for name, item in named.items() if name.startswith(WILDCARD)}

@@ -44,7 +44,7 @@ class HelloReader:
         self._size: i64 = MESSAGE_HEADER  # of the message, its header counted, as far as is known
 
     def take(self, data: bytes) -> Hello | None:
-        """Take the next bytes. Returns: The contents; None while the message is incomplete. Raises TlsError: the message is longer than
+        """Take the next bytes. Returns the contents; None while the message is incomplete. Raises TlsError: the message is longer than
         ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
         """
         self._came.extend(data)

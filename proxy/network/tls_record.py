@@ -53,7 +53,7 @@ def least_overhead(version: str, cipher: str) -> i64:
 
 
 def most_plaintext(data: bytes, overhead: i64) -> tuple[i64, i64]:
-    """Estimate the plaintext in ``data``. Returns: The most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused
+    """Estimate the plaintext in ``data``. Returns the most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused
     counts. And the bytes of the rest.
     """
     length: i64 = len(data)

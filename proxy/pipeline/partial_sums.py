@@ -26,7 +26,7 @@ def count(condition: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def add_up(rows: pa.Table, how: Mapping[str, str]) -> pa.Table:
     """A row for each key. ``rows``: key columns, in which null is a value like others, and some of the columns of ``how``. ``how``: by name: sum, min
-    or max. Returns: The keys, then the columns of ``how``, int64; 0 in those that ``rows`` lacks.
+    or max. Returns the keys, then the columns of ``how``, int64; 0 in those that ``rows`` lacks.
     """
     have = [name for name in how if name in rows.column_names]
     keys = [name for name in rows.column_names if name not in how]

@@ -144,7 +144,7 @@ class Planner:
             budget: bytes of log to take; None: all.
             target: where to stop at the latest; streams that it does not name are not begun. None: no bound.
 
-        Returns: The new position of each stream that exists, and the losses without which the batch goes on. A stream that is gone is no longer
+        Returns the new position of each stream that exists, and the losses without which the batch goes on. A stream that is gone is no longer
         named. ``start`` itself, when there is nothing new.
 
         Raises DataLossError: something between start and end is gone.

@@ -47,7 +47,6 @@ class RouteBrokers:
     """
 
     def __init__(self, cluster: Cluster, advertised: AdvertisedBrokers, hosts: str = "", *, narrow: bool = True) -> None:
-        # cluster, narrow: as above
         self.cluster: Final = cluster
         self.narrow: Final = narrow
         self.rewriter: Final = AddressRewriter(advertised)  # replaces addresses in answers; ``rewriter.advertised`` may be replaced at any time

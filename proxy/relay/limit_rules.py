@@ -25,7 +25,6 @@ class LimitRule:
     """One rule, compiled."""
 
     def __init__(self, rule: limits.LimitRule, key: str, limit: ReceiveLimit) -> None:
-        # name, key, limit: as above
         self.name: Final = rule.name
         self.key: Final = key
         self.limit: Final = limit
@@ -48,7 +47,7 @@ class LimitRules:
     """The rules of one listener, in their order. They may be replaced at any time; then each open connection is to be matched again."""
 
     def __init__(self, listener: str, limit: ReceiveLimit) -> None:
-        self.limit: Final = limit  # as above
+        self.limit: Final = limit
         self.rules: list[LimitRule] = []  # in force
         self.by_client: bool = False  # a rule asks for the client id
         self._listener: Final = listener

@@ -166,7 +166,7 @@ class Quotas:
             requests: the channel is the client's; otherwise it is charged with responses.
             answers: the channel is the client's, and is charged with what it is sent, because there is no upstream.
 
-        Returns: The channel's throttle; None if it needs none.
+        Returns the channel's throttle; None if it needs none.
         """
         address = self._address(peer)
         counters = COUNTERS[:DIRECTION] if requests else COUNTERS[DIRECTION:]

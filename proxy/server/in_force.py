@@ -63,7 +63,6 @@ class InForce:
     def __init__(
         self, before: "InForce | None", config: model.ProxyConfig, change: Change, layout: CellLayout, pool: MemoryPool, loop: LoopCounters
     ) -> None:
-        # config, layout: as above
         self.config: Final = config
         self.layout: Final = layout
         self._before: InForce | None = before

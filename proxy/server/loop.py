@@ -171,7 +171,7 @@ class Loop:
         self.link.flush()
 
     def run(self, early: list[Message]) -> bool:
-        """Serve until the end. ``early``: messages that came with ``start``. Returns: Whether the end was asked for; False: an error ended it."""
+        """Serve until the end. ``early``: messages that came with ``start``. Returns whether the end was asked for; False: an error ended it."""
         orderly = True
         try:
             self._serve(early)

@@ -39,7 +39,7 @@ class Accepted:
 
 
 def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int) -> int:
-    """Record that an operator accepts all findings of a verdict. Returns: The number of faults and windows; when it is 0, nothing is written. Raises
+    """Record that an operator accepts all findings of a verdict. Returns the number of faults and windows; when it is 0, nothing is written. Raises
     OSError: the file cannot be written.
     """
     windows = [[*_key(row), _counts(row)] for row in verdict.rows if row.state not in _GOOD]

@@ -90,7 +90,7 @@ class PendingGaps:
         return len(self._gaps)
 
     def remember(self, gap: Gap) -> Gap:
-        """Keep a gap that is not written yet, or add it to the one of the same connection, direction and reason. Returns: The gap that is kept, for
+        """Keep a gap that is not written yet, or add it to the one of the same connection, direction and reason. Returns the gap that is kept, for
         further losses.
         """
         waiting = self._gaps.get(_key(gap))

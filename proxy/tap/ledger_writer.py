@@ -117,7 +117,7 @@ class LedgerWriter:
 
     def compact(self, consumers: Mapping[str, Mapping[str, int]], now_ns: int) -> int:
         """Write the file again, without streams that are deleted completely. ``consumers``: for each registered consumer its offset in each stream.
-        Streams that all have read are left out first, others only when the file would be too large. ``now_ns``: wall clock. Returns: The number of
+        Streams that all have read are left out first, others only when the file would be too large. ``now_ns``: wall clock. Returns the number of
         streams left out.
         """
         with self._lock:

@@ -28,7 +28,7 @@ class PieceIndex:
         return len(self._places)
 
     def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[record.ChunkRow]) -> record.ChunkRow | None:
-        """Note the pieces of the next block, and forget those of frames that its gaps count. Returns: The chunk that completes a frame, for ``take``;
+        """Note the pieces of the next block, and forget those of frames that its gaps count. Returns the chunk that completes a frame, for ``take``;
         None: there is none.
         """
         completing = None
@@ -78,7 +78,7 @@ def joined(
     ``places``: of the pieces of the frame that it completes, in order. ``read``: reads the bytes at a place into a view of that length; False: they
     are deleted.
 
-    Returns: A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk.
+    Returns a header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk.
     A frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
     """
     kept = [row for row in rows if row.kind != record.KIND_PIECE]

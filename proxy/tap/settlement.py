@@ -120,7 +120,7 @@ def settled_end(directory: str, stream: str) -> int | None:
 
 
 def write_settlement(directory: str, stream: str, entries: Sequence[Entry], files: SegmentFiles | None = None) -> int:
-    """Write the entries for a stream; nothing when that was done before. ``entries``: at least one. Returns: Where the recovery stream ends. Raises
+    """Write the entries for a stream; nothing when that was done before. ``entries``: at least one. Returns where the recovery stream ends. Raises
     OSError: the write failed; to be called again; LogError: the result of an earlier call cannot be read.
     """
     end = settled_end(directory, stream)

@@ -116,7 +116,7 @@ class Shipper:
 
     def look(self, told: Told | None, *, last: bool = False) -> bool:
         """Send what is new, and replace the stored ledger when that is due. ``told``: by control, before this call; None: nothing is known of streams
-        that are being written. ``last``: replace the stored ledger in any case. Returns: Whether the stored ledger was replaced.
+        that are being written. ``last``: replace the stored ledger in any case. Returns whether the stored ledger was replaced.
         """
         self._see_clock()
         if self._stored is None:

@@ -95,7 +95,7 @@ def find_frames(run: Run) -> "tuple[vec[i64], vec[i64]]":
 
 def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64, hashes: bool) -> tuple[i64, i64]:
     """Append what a rule keeps of each frame that it cuts, with starts and sizes. ``builder``: the caller adds to its counts of starts and sizes.
-    ``cap``: body bytes kept of each frame. Returns: The chunk's flags, and bytes of all bodies on the wire.
+    ``cap``: body bytes kept of each frame. Returns the chunk's flags, and bytes of all bodies on the wire.
     """
     positions, sizes = find_frames(run)
     cursor = PieceCursor(run.pieces())
@@ -138,7 +138,7 @@ def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap
 
 
 def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64) -> tuple[i64, i64]:
-    """Append the frames under a rule that replaces ranges of bodies, with starts and sizes. Arguments as for ``write_cut``. Returns: The chunk's
+    """Append the frames under a rule that replaces ranges of bodies, with starts and sizes. Arguments as for ``write_cut``. Returns the chunk's
     flags, and the number of bytes replaced.
     """
     positions, sizes = find_frames(run)

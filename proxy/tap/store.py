@@ -190,7 +190,7 @@ class Store:
 
     def replace(self, name: str, data: bytes, version: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Write an object in the place of another one. ``data``: its bytes. ``version``: of the other one; None: there is none. On a file system it
-        is compared before, but not at the same time. Returns: The version. Raises ConflictError: it has another version.
+        is compared before, but not at the same time. Returns the version. Raises ConflictError: it has another version.
         """
         if version is not None and self.root.startswith("file:"):
             if self.read(name)[1]["e_tag"] != version["e_tag"]:

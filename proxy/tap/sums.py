@@ -149,7 +149,7 @@ def _tables(ref: BlockRef) -> memoryview:
 
 def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[StreamSums, str]:
     """Add up a stream as far as it can be read; damaged and deleted parts are skipped. ``sums``: of blocks read before, deleted or not; they are
-    added to. Returns: The sums, and the first error in words; empty: nothing was skipped.
+    added to. Returns the sums, and the first error in words; empty: nothing was skipped.
     """
     sums = sums or StreamSums()
     trouble: list[str] = []

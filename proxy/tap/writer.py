@@ -141,7 +141,7 @@ class TapWriter:
         return self.tallies.bytes()
 
     def turn(self, capture_ns: i64) -> i64:
-        """Begin a window, or handle a clock that was set back, for a capture time before the last one or outside of the present window. Returns: The
+        """Begin a window, or handle a clock that was set back, for a capture time before the last one or outside of the present window. Returns the
         time for the next chunks: the given one, or the last one when the clock was set back by less than ``CLOCK_STEP_NS``.
         """
         builder = self.builder
@@ -238,7 +238,7 @@ class TapWriter:
             size: their bytes, headers included.
             until_ns: when the last of them was received, wall clock.
 
-        Returns: The gap for further losses of this kind, while it is not ``written``, and in its window.
+        Returns the gap for further losses of this kind, while it is not ``written``, and in its window.
         """
         fresh = gap.frames == 0 and gap.bytes == 0
         gap.add(frames, size, until_ns)
@@ -298,7 +298,7 @@ class TapWriter:
 
     def flush_and_close(self, timeout_ms: int) -> bool:
         """Write what waits, seal the segment, end the thread. Blocks the caller. ``timeout_ms``: how long to wait for a disk that does not take the
-        blocks. Returns: Whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
+        blocks. Returns whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
         ``frames_dropped``, and ``error`` says why.
         """
         self._release_sampled()
