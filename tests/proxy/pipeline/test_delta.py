@@ -141,6 +141,7 @@ def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch
 
 def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = ("api", "client_id", "outcome", "acks", "error_code", "fault")
+    now = dict(TABLE_SCHEMAS)
     with monkeypatch.context() as before:
         for table in ("kafka_partitions", "groups"):
             before.delitem(TABLE_SCHEMAS, table)
@@ -149,6 +150,8 @@ def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one
         old = DeltaTables(tmp_path)
         write(old, 0, START, table="requests", latency_us=7, api_key=3, request_size=1, answer_size=1, listener="main")
         write(old, 0, table="frames")
+    TABLE_SCHEMAS.clear()
+    TABLE_SCHEMAS.update(now)  # in its order
     tables = DeltaTables(tmp_path)
     assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "requests": 1}
     write(tables, 1, START, table="requests", outcome="acks_0", api="Produce", api_key=0, request_size=2, listener="main")
