@@ -329,6 +329,11 @@ def uv() -> str:
     return found or (str(ours) if ours.exists() else "")
 
 
+def uv_variables() -> dict[str, str]:
+    """The environment of uv: its cache is in ours."""
+    return dict(os.environ, UV_CACHE_DIR=str(CACHE / "uv-cache"))
+
+
 def make_environment(environment: Path, tool: str = "") -> None:
     """Create an environment of this Python, in place of an existing one: by uv (``tool``), or by venv with pip in it."""
     shutil.rmtree(str(environment), ignore_errors=True)
@@ -340,8 +345,7 @@ def run_installer(python: str, by_uv: list[str], by_pip: list[str], log: str, te
     """Install something for a Python, or build it, and return the output: by uv, or by pip, which knows settings that uv does not. Each has a log."""
     tool = uv()
     if tool:
-        variables = dict(os.environ, UV_CACHE_DIR=str(CACHE / "uv-cache"))
-        if run_logged([tool, *by_uv, "--python", python], log, text, variables, compiled_so_far) == 0:
+        if run_logged([tool, *by_uv, "--python", python], log, text, uv_variables(), compiled_so_far) == 0:
             return (CACHE / log).read_text(errors="replace")
         lines = (CACHE / log).read_text(errors="replace").split("\n")
         reason = next((line.strip() for line in reversed(lines) if line.strip()), "without a message")
@@ -445,6 +449,8 @@ def set_up(kind: str) -> str:
             steps.insert(0, ([*target[:-1], f"{target[-1]}[{extras}]"], "installing what framegate needs"))
         for words, text in steps:
             run_installer(python, ["pip", "install", "-q", *words], ["install", "-q", *words], f"install-{kind}.log", text)
+        if tool := uv():  # each build of pyspark leaves 1.4 GB that nothing uses again
+            run_logged([tool, "cache", "prune", "-q"], "uv.log", "pruning uv's cache", uv_variables())
         stamp.write_text(f"{interpreter} {requirements} {content}\n")
     return build
 

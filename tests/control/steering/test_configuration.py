@@ -174,6 +174,7 @@ async def test_listeners_come_change_and_go_and_open_connections_go_on(made: Liv
     assert await kept.echo(b"\0\0\0\1y") == b"\0\0\0\1y", "and this one has the old one"
     assert made.supervisor.cells[0][1].cell("framegate.frame.size.limit", "b") == 2 * MIB
     await made.apply(dataclasses.replace(made.config, listeners=made.config.listeners[:1], upstreams=made.config.upstreams[:1]))
+    await until(lambda: not made.acceptor.closing)
     assert not reaches(port)
     assert await kept.reader.read(1) == b"", "it is drained"
     await until(lambda: not made.acceptor.leaving and "b" not in made.desired.layout.names(LISTENER))
