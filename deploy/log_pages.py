@@ -34,35 +34,36 @@ MEANINGS: Final = (
     ("frames", "frames received from the client (`request`) and from the upstream or handler (`response`) since the connection was opened"),
     ("bytes", "bytes of these frames"),
     ("opened_ns", "when the connection was accepted"),
-    (
-        "handshake_ns",
-        "time of the TLS handshake and the login together, successful or not; `null`: the listener needs neither",
-    ),
-    ("connect_ns", "time from the first attempt to connect to the upstream until one succeeded, TLS and login included, or the last failed"),
-    ("connect_started_ns", "when the first attempt began; `null`: no attempt"),
-    ("attempts", "number of attempts to connect to the upstream, each to one address"),
+    ("handshake_ns", "time of the TLS handshake and the login together, successful or not; left out: the listener needs neither"),
+    ("connect_after_ns", "when the first attempt to connect to the upstream began: time since `opened_ns`; left out: none"),
+    ("connect_ns", "time from then until one succeeded, TLS and login included, or the last failed; left out: neither"),
+    ("attempts", "number of these attempts, each to one address; left out: 1"),
     (
         "attempt_started_ns",
         "when the last attempt that has ended began. Left out with the next three if there was none, or only one, without TLS and login: "
-        "`connect_started_ns` and `connect_ns` have it",
+        "`connect_after_ns` and `connect_ns` have it",
     ),
     ("tcp_ns", "of that attempt: time to connect; `null`: it did not succeed"),
     ("tls_ns", "of that attempt: time of the TLS handshake; 0: without TLS; `null`: it was not finished"),
     ("login_ns", "of that attempt: time of the login; 0: without login; `null`: it was not finished"),
     (
         "state",
-        "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; in `closed`: the state in which the cause occurred",
+        "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; in `closed`: the state in which the cause occurred; "
+        "left out: `half_closed`",
     ),
     ("muted", "why framegate does not read from the client (deploy/docs/errors-and-causes.md)"),
     ("muted_upstream", "why framegate does not read from the upstream"),
     ("in_flight", "requests without a response, with `protocol: kafka`; otherwise 0"),
     ("last_active_ns", "when a byte last moved"),
     ("lost", "bytes received that were not and will not be forwarded; left out: none"),
-    ("mutes", "how often and how long the client was muted, by cause; a mute that is still in force is not included; left out: never"),
+    (
+        "mutes",
+        "how often and how long the client was muted, by cause; not those in force, for no time, or of `connect_ns`; left out: none",
+    ),
     ("cause", "why the connection ended (deploy/docs/errors-and-causes.md)"),
     ("detail", "details of the cause; left out: none"),
     ("side", "the side that caused the end: `downstream` (the client), `upstream`, or `internal` (framegate)"),
-    ("closed_ns", "when the connection ended"),
+    ("duration_ms", "from `opened_ns` to the end of the connection, to the nanosecond"),
 )  # Meaning of the fields in rows of connections
 
 
@@ -166,7 +167,7 @@ def table_text() -> str:
         "|---|---|---|---|",
     )
     rows = (f"| `{name}` | {', '.join(event.levels)} | {event.says} | {_cell(event.fields)} |" for name, event in EVENTS.items())
-    size = "The row `closed` of a Kafka client with TLS has about 0.8 KB. `log.access.sample` writes a share of those that ended well."
+    size = "The row `closed` of a Kafka client with TLS has about 0.6 KB. `log.access.sample` writes a share of those that ended well."
     fields = ("", "## Fields of `opened`, `access` and `closed`", "", size, "", "| field | meaning |", "|---|---|")
     meanings = (f"| `{name}` | {meaning} |" for name, meaning in MEANINGS)
     return "\n".join((*head, *rows, *fields, *meanings)) + "\n"

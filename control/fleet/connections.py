@@ -19,9 +19,9 @@ from framegate.control.fleet.processor import AssignedConnection, Processor
 from framegate.proxy.cause import FAULTY_CAUSES, ORDERLY_CAUSES, Cause
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
-from framegate.proxy.server.rows import ClosedRow, LostRow, TrafficRow
+from framegate.proxy.server.rows import RESTORED, ClosedRow, LostRow, TrafficRow
 
-_CAUSE: Final = re.compile('"cause": "([a-z_]+)"')
+_CAUSE: Final = re.compile('"cause":"([a-z_]+)"')
 """In the text of a ``closed`` row. No string value can contain this text, because its quotes are escaped."""
 _LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}
 """Of ``closed`` rows, by cause."""
@@ -119,7 +119,7 @@ class Connections:
         name = given.handover.listener
         self._gave_back(given)
         row = lost_connection_row(processor, given, self._acceptor.of(name).config.upstream or "")
-        printed: Row = {**row, "id": format_connection_id(row["id"])}
+        printed: Row = {name: value for name, value in row.items() if name not in RESTORED} | {"id": format_connection_id(row["id"])}
         self._events.publish({"event": "closed", **row}, level=_LEVELS[row["cause"]], line=printed)
 
 
@@ -158,7 +158,7 @@ def lost_connection_row(processor: Processor, given: AssignedConnection, upstrea
         side="internal",
         state="",
         closed_ns=now_ns,
-        duration_ms=lasted_ns // 1_000_000,
+        duration_ms=lasted_ns / 1e6,
         lost=LostRow(bytes=None, request=None, response=None),
         mutes={},
     )

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, NotRequired, get_type_hints
 
 from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
-from framegate.proxy.server.rows import LEFT_OUT, AccessRow, ClosedRow, OpenedRow
+from framegate.proxy.server.rows import LEFT_OUT, RESTORED, AccessRow, ClosedRow, OpenedRow
 
 COMMON: Final[Mapping[str, Any]] = {
     "time": str,
@@ -45,7 +45,8 @@ _FOLLOWED: Final = dict[str, int | str | None]
 def _of_connection(row: Any) -> dict[str, Any]:
     """The fields of a processor's row of a connection; in the log its id is text, and some are left out."""
     hints = get_type_hints(row, include_extras=True)
-    return {**{name: NotRequired[hint] if name in LEFT_OUT else hint for name, hint in hints.items()}, "id": str}
+    fields = {name: NotRequired[hint] if name in LEFT_OUT else hint for name, hint in hints.items() if name not in RESTORED}
+    return {**fields, "id": str, "connect_after_ns": NotRequired[int]}
 
 
 def _of_processor(row: Any) -> dict[str, Any]:

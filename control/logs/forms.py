@@ -16,7 +16,7 @@ from framegate.proxy.config.log import LogFormat
 
 def as_json(value: Any) -> str:
     """JSON as the log writes it. Values that JSON does not know become text; keys that it does not know raise TypeError."""
-    return json.dumps(value, separators=(", ", ": "), ensure_ascii=False, default=str)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 class Form(abc.ABC):
@@ -44,8 +44,8 @@ class JsonForm(Form):
         return as_json({"time": moment, "level": level, "event": event, **fields})
 
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
-        head = f'{{"time": "{moment}", "level": "{level}", "event": "{event}", '
-        count = f'"rows_dropped": {dropped}, ' if dropped else ""
+        head = f'{{"time":"{moment}","level":"{level}","event":"{event}",'
+        count = f'"rows_dropped":{dropped},' if dropped else ""
         joint = f"\n{head}"
         return f"{head}{count}{joint.join([text[1:] for text in texts])}"
 

@@ -29,7 +29,7 @@ from framegate.proxy.network.connection_id import parse_connection_id
 
 _ALWAYS: Final = "audit"  # the event whose rows are always written: a change is made only if its row can be kept
 _SAMPLED: Final = "closed"
-_LOST: Final = '"lost": {'
+_LOST: Final = '"lost":{'
 _RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(LEVELS)}
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -188,7 +188,7 @@ class RowLog(Subscriber):
             return
         if self.connection_fields is not None:
             fields = [self.connection_fields(event.subject) for event in events]
-            lines = [f"{line[:-1]}, {as_json(found)[1:]}" if found else line for line, found in zip(lines, fields, strict=True)]
+            lines = [f"{line[:-1]},{as_json(found)[1:]}" if found else line for line, found in zip(lines, fields, strict=True)]
         if name == _SAMPLED and level == "info" and self.levels.sample < 1:
             lines = self._sample(lines)
         if lines:
@@ -204,7 +204,7 @@ class RowLog(Subscriber):
                 self._alike += 1
                 if random.random() >= self.levels.sample:
                     continue
-                line, self._alike = f'{line[:-1]}, "sampled": {self._alike}}}', 0
+                line, self._alike = f'{line[:-1]},"sampled":{self._alike}}}', 0
             kept.append(line)
         return kept
 

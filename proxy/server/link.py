@@ -150,10 +150,12 @@ def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
 
 def complete(event: str, row: dict[str, Any]) -> None:
     """Add the keys that the line of a row leaves out (``rows.LEFT_OUT``): there is none, it is empty, or it repeats other keys."""
-    row.setdefault("mechanism", None)
-    row.setdefault("tls", None)
-    connect_ns = row.get("connect_ns") if row.get("attempts") == 1 else None
-    row.setdefault("attempt_started_ns", None if connect_ns is None else row.get("connect_started_ns"))
+    for name in ("mechanism", "tls", "handshake_ns", "connect_ns"):
+        row.setdefault(name, None)
+    row.setdefault("attempts", 1)
+    row.setdefault("connect_started_ns", _after(row, row.pop("connect_after_ns", None), 1))
+    connect_ns = row["connect_ns"] if row["attempts"] == 1 else None
+    row.setdefault("attempt_started_ns", None if connect_ns is None else row["connect_started_ns"])
     row.setdefault("tcp_ns", connect_ns)
     for name in ("tls_ns", "login_ns"):
         row.setdefault(name, None if connect_ns is None else 0)
@@ -162,6 +164,14 @@ def complete(event: str, row: dict[str, Any]) -> None:
         row.setdefault("mutes", {})
     if event == "closed":
         row.setdefault("detail", "")
+        row.setdefault("state", "half_closed")
+        row.setdefault("closed_ns", _after(row, row.get("duration_ms"), 1e6))
+
+
+def _after(row: Mapping[str, Any], later: Any, unit: float) -> int | None:
+    """A time after the begin of a row's connection; None where it is not known: the row's schema says whether that is a fault."""
+    opened_ns = row.get("opened_ns")
+    return opened_ns + round(later * unit) if isinstance(opened_ns, int) and isinstance(later, int | float) else None
 
 
 class LinkWriter:

@@ -152,26 +152,26 @@ def access_line(pair: Pair, wall_offset_ns: i64) -> str:
     muted = "" if client is None else _words_text(mute.cause_names(int(client.mute_causes)))
     muted_upstream = "" if upstream is None else _words_text(mute.cause_names(int(upstream.mute_causes)))
     return (
-        f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}, "state": "{_state(pair)}", "muted": [{muted}], '
-        f'"muted_upstream": [{muted_upstream}], "in_flight": {0 if pair.pairing is None else pair.pairing.open}, '
-        f'"last_active_ns": {last_active_ns(pair) + wall_offset_ns}'
-        f"{_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}{_mutes_text(client)}}}"
+        f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)},"state":"{_state(pair)}","muted":[{muted}],'
+        f'"muted_upstream":[{muted_upstream}],"in_flight":{0 if pair.pairing is None else pair.pairing.open},'
+        f'"last_active_ns":{last_active_ns(pair) + wall_offset_ns}'
+        f"{_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}{_mutes_text(pair)}}}"
     )
 
 
 def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
     """A pair that is CLOSED, as a line of the notice ``closed``."""
     lost = _lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))
-    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.opened_ns, pair.closed_ns, wall_offset_ns)
+    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.opened_ns, pair.closed_ns)
     head = _pair_head(pair, wall_offset_ns)
     told = None if pair.pairing is None else pair.pairing.client
     names = ""
     if told is not None:
-        names = f', "client_id": {_text(told.client_id)}, "software": {_text(told.software)}, "software_version": {_text(told.version)}'
+        names = f',"client_id":{_text(told.client_id)},"software":{_text(told.software)},"software_version":{_text(told.version)}'
     error = None if pair.client.channel is None else pair.client.channel.error
     if isinstance(error, AuthenticationError) and error.attempted:
-        names += f', "attempted_user": {_text(shown(error.attempted))}'
-    return f"{pair.opened_ns} {pair.id} {head}{names}, {end}{lost}{_mutes_text(pair.client.channel)}}}"
+        names += f',"attempted_user":{_text(shown(error.attempted))}'
+    return f"{pair.opened_ns} {pair.id} {head}{names},{end}{lost}{_mutes_text(pair)}}}"
 
 
 def refused_line(
@@ -191,12 +191,12 @@ def refused_line(
         traffic=(0, 0, 0, 0),
         opening=_NEVER,
     )
-    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, accepted_ns, now_ns, wall_offset_ns)
-    return f"{accepted_ns} {pair_id} {head}, {end}}}"
+    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, accepted_ns, now_ns)
+    return f"{accepted_ns} {pair_id} {head},{end}}}"
 
 
-_NO_ATTEMPT: Final = ', "attempt_started_ns": null, "tcp_ns": null, "tls_ns": null, "login_ns": null'
-_NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0'
+_NO_ATTEMPT: Final = ',"attempt_started_ns":null,"tcp_ns":null,"tls_ns":null,"login_ns":null'
+_NEVER: Final = ',"attempts":0'
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
@@ -233,84 +233,88 @@ def _head(
     """The text of an ``OpeningRow``, without its end and without what ``link.complete`` adds. Written by hand: an object and ``json``'s encoder would
     cost a tenth of a connection's CPU time.
     """
-    login = f', "mechanism": {_text(mechanism)}' if mechanism else ""
-    reached = "" if route.brokers is None else f'"broker": {broker}, '
+    login = f',"mechanism":{_text(mechanism)}' if mechanism else ""
+    reached = "" if route.brokers is None else f'"broker":{broker},'
     return (
-        f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
-        f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
-        f'"principal": {_text(principal) if principal else "null"}{login}{tls}, {reached}'
-        f'"frames": {{"request": {traffic[0]}, "response": {traffic[1]}}}, "bytes": {{"request": {traffic[2]}, "response": {traffic[3]}}}, '
-        f'"opened_ns": {opened_ns}, {opening}'
+        f'{{"id":"{format_connection_id(int(number))}","listener":{_text(route.listener)},"peer":{_text(peer)},'
+        f'"upstream":{_text(_upstream_name(route))},"endpoint":{_text(endpoint)},'
+        f'"principal":{_text(principal) if principal else "null"}{login}{tls},{reached}'
+        f'"frames":{{"request":{traffic[0]},"response":{traffic[1]}}},"bytes":{{"request":{traffic[2]},"response":{traffic[3]}}},'
+        f'"opened_ns":{opened_ns}{opening}'
     )
 
 
 def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> str:
-    handshake = connect = started = "null"
+    """The keys of how it was opened, without those that ``link.complete`` gives."""
+    text = connect = ""
     if client is not None and (client.options.tls is not None or pair.route.authenticates):
         until_ns = client.ready_ns if client.ready_ns != 0 else client.closed_ns
         if until_ns != 0:
-            handshake = str(until_ns - client.connected_ns)
+            text = f',"handshake_ns":{until_ns - client.connected_ns}'
     if pair.connect_began_ns != 0:
-        started = str(pair.connect_began_ns + wall_offset_ns)
+        text += f',"connect_after_ns":{pair.connect_began_ns - pair.opened_ns}'
         if pair.attempt is None and pair.connect_ended_ns != 0:
             connect = str(pair.connect_ended_ns - pair.connect_began_ns)
-    return (
-        f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
-        f"{_attempt_text(pair, connect, wall_offset_ns)}"
-    )
+            text += f',"connect_ns":{connect}'
+    if pair.attempts != 1:
+        text += f',"attempts":{pair.attempts}'
+    return text + _attempt_text(pair, connect, wall_offset_ns)
 
 
 def _attempt_text(pair: Pair, connect: str, wall_offset_ns: i64) -> str:
     """The parts of the last attempt that ended; empty if ``link.complete`` gives them: the only one, without TLS and login, or none."""
     began_ns, connected_ns, secured_ns, ready_ns = pair.attempt_ns
     if began_ns == 0:
-        return _NO_ATTEMPT if pair.attempts == 1 and connect != "null" else ""
+        return _NO_ATTEMPT if pair.attempts == 1 and connect else ""
     whole = began_ns == pair.connect_began_ns and ready_ns - began_ns == pair.connect_ended_ns - pair.connect_began_ns
-    if whole and pair.attempts == 1 and connect != "null" and connected_ns == secured_ns and secured_ns == ready_ns and ready_ns != 0:
+    if whole and pair.attempts == 1 and connect and connected_ns == secured_ns and secured_ns == ready_ns and ready_ns != 0:
         return ""
     tcp = "null" if connected_ns == 0 else str(connected_ns - began_ns)
     tls = "null" if secured_ns == 0 else str(secured_ns - connected_ns)
     login = "null" if ready_ns == 0 else str(ready_ns - secured_ns)
-    return f', "attempt_started_ns": {began_ns + wall_offset_ns}, "tcp_ns": {tcp}, "tls_ns": {tls}, "login_ns": {login}'
+    return f',"attempt_started_ns":{began_ns + wall_offset_ns},"tcp_ns":{tcp},"tls_ns":{tls},"login_ns":{login}'
 
 
-def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64, wall_offset_ns: i64) -> str:
-    words = f', "detail": {_text(detail)}' if detail else ""
-    return (
-        f'"cause": "{_CAUSE_WORDS[cause]}"{words}, "side": "{side}", "state": "{_STATE_WORDS[state]}", '
-        f'"closed_ns": {closed_ns + wall_offset_ns}, "duration_ms": {(closed_ns - opened_ns) // NS_PER_MS}'
-    )
+def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns: i64, closed_ns: i64) -> str:
+    words = f',"detail":{_text(detail)}' if detail else ""
+    if state is not PairState.HALF_CLOSED:
+        words += f',"state":"{_STATE_WORDS[state]}"'
+    lasted_ns = closed_ns - opened_ns
+    return f'"cause":"{_CAUSE_WORDS[cause]}"{words},"side":"{side}","duration_ms":{lasted_ns // NS_PER_MS}.{lasted_ns % NS_PER_MS:06}'
 
 
 def _lost_text(requests: i64, responses: i64) -> str:
     if requests == 0 and responses == 0:
         return ""
-    return f', "lost": {{"bytes": {requests + responses}, "request": {requests}, "response": {responses}}}'
+    return f',"lost":{{"bytes":{requests + responses},"request":{requests},"response":{responses}}}'
 
 
 def _words_text(words: list[str]) -> str:
-    return ", ".join([f'"{word}"' for word in words])
+    return ",".join([f'"{word}"' for word in words])
 
 
 def _tls_text(channel: Channel | None) -> str:
     identity = None if channel is None else channel.identity
     if identity is None or not identity.version:
         return ""
-    return f', "tls": {{"version": {_text(identity.version)}, "cipher": {_text(identity.cipher)}, "certificate": {_text(identity.shown)}}}'
+    return f',"tls":{{"version":{_text(identity.version)},"cipher":{_text(identity.cipher)},"certificate":{_text(identity.shown)}}}'
 
 
-def _mutes_text(client: Channel | None) -> str:
-    text = ""
+def _mutes_text(pair: Pair) -> str:
+    """Without those that held nobody back, as that of the client's end, and without the wait for the upstream, which ``connect_ns`` tells."""
+    client, text = pair.client.channel, ""
     if client is None or client.mutes.count == 0:
         return text
+    connect_ns = pair.connect_ended_ns - pair.connect_began_ns
     index: i64 = 0
     while index < mute.CAUSE_COUNT:
         count, lasted_ns = client.mutes.of(index)
-        if count != 0:
-            piece = f'"{mute.CAUSES[index][0]}": {{"count": {count}, "ns": {lasted_ns}}}'
-            text = f"{text}, {piece}" if text else piece
+        name, cause = mute.CAUSES[index]
+        if lasted_ns != 0 and (cause != mute.PEER or count != 1 or lasted_ns != connect_ns):
+            piece = f'"{name}":{{"count":{count},"ns":{lasted_ns}}}'
+            text = f"{text},{piece}" if text else piece
         index += 1
-    return f', "mutes": {{{text}}}'
+    return f',"mutes":{{{text}}}' if text else ""
 
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:

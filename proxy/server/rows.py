@@ -15,8 +15,13 @@ EndpointState = Literal["up", "full", "failing", "down", "ejected"]  # the last 
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
-LEFT_OUT: Final = ("mechanism", "tls", "attempt_started_ns", "tcp_ns", "tls_ns", "login_ns", "lost", "mutes", "detail")
+LEFT_OUT: Final = (
+    *("mechanism", "tls", "handshake_ns", "connect_ns", "attempts", "attempt_started_ns", "tcp_ns", "tls_ns", "login_ns"),
+    *("state", "lost", "mutes", "detail"),
+)
 """Keys of ``opened``, ``access`` and ``closed`` that a line has only if they say something: ``link.complete`` adds the others."""
+RESTORED: Final = ("connect_started_ns", "closed_ns")
+"""Keys that no line has: ``link.complete`` makes them of ``connect_after_ns`` and ``duration_ms``, which are shorter."""
 
 
 class TlsRow(TypedDict):
@@ -149,7 +154,7 @@ class ClosedRow(OpeningRow):
     side: str  # who ended it: ``downstream``, ``upstream`` or ``internal``
     state: str  # when the cause occurred; empty: not known
     closed_ns: int
-    duration_ms: int  # from ``opened_ns`` to ``closed_ns``
+    duration_ms: float  # to the nanosecond, from ``opened_ns`` to ``closed_ns``
     lost: LostRow
     mutes: dict[str, MuteRow]  # of the client, by cause
 

@@ -1,11 +1,13 @@
 """What is documented of rows is what the code says."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
 
 from framegate.control.logs.catalog import EVENTS
+from framegate.proxy.server.rows import RESTORED
 from tests.fakes.cases import each_of
 from tests.fakes.deploying import module
 from tests.fakes.log import row_fault
@@ -14,10 +16,16 @@ from tests.fakes.rows import access_row, closed_row, opened_row
 json_schema, schema_text, table_text = (getattr(module("log_pages"), name) for name in ("json_schema", "schema_text", "table_text"))
 SCHEMA = jsonschema.Draft202012Validator(json_schema())
 HEAD = {"time": "2026-11-23T11:04:09.123Z", "level": "info"}
+
+
+def printed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in RESTORED}
+
+
 ROWS: dict[str, dict[str, Any]] = {
-    "opened": {**HEAD, "event": "opened", **opened_row(), "id": "0-1-2"},
-    "access": {**HEAD, "event": "access", **access_row(), "id": "0-1-2"},
-    "closed": {**HEAD, "event": "closed", **closed_row(), "id": "0-1-2"},
+    "opened": {**HEAD, "event": "opened", **printed(opened_row()), "id": "0-1-2"},
+    "access": {**HEAD, "event": "access", **printed(access_row()), "id": "0-1-2"},
+    "closed": {**HEAD, "event": "closed", **printed(closed_row()), "id": "0-1-2"},
     "stopping": {**HEAD, "event": "stopping", "reason": "signal"},
     "stopped": {**HEAD, "event": "stopped"},
     "endpoint_down": {**HEAD, "level": "warning", "event": "endpoint_down", "slot": 0, "upstream": "u", "endpoint": "a:1", "failures": 1,

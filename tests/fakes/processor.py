@@ -601,7 +601,7 @@ class FakeProcessor:
             tls_ns=0,
             login_ns=0,
         )
-        return f"{handover.accepted_ns} {number} {json.dumps({**row, **fields, 'id': format_connection_id(number)})}"
+        return f"{handover.accepted_ns} {number} {json.dumps({**row, **fields, 'id': format_connection_id(number)}, separators=(',', ':'))}"
 
 
 def main() -> None:

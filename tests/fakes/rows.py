@@ -151,7 +151,7 @@ def closed_row(**changes: Any) -> ClosedRow:
 
 def line_of(row: OpenedRow | AccessRow | ClosedRow, accepted_ns: int) -> str:
     """A row as a processor sends it."""
-    text = json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False)
+    text = json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False, separators=(",", ":"))
     return f"{accepted_ns} {row['id']} {text}"
 
 

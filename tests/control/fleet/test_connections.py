@@ -184,7 +184,7 @@ async def test_the_level_of_a_closed_row_follows_its_cause(made: Fleet) -> None:
     lines = []
     for number, cause in enumerate(Cause, 1):
         made.acceptor.listeners["a"].count.handed += 1
-        text = closed_row(id=number, listener="a", cause=str(cause), detail='"cause": "internal"')
+        text = closed_row(id=number, listener="a", cause=str(cause), detail='"cause":"internal"')
         handover = Handover(number, socket.AF_INET, "a", "192.0.2.1:1")
         made.acceptor.handed.append(PassedConnection(made.supervisor.connections.token(processor), handover))
         lines.append(line_of(text, number))

@@ -399,7 +399,7 @@ def test_an_event_that_does_not_exist_is_not_silenced() -> None:
 def test_sampled_rows_stand_for_those_left_out_and_bad_ones_are_always_written(pipe: Pipe) -> None:
     reader, writer = pipe
     total = 400
-    good = [f'{{"id": "0-1-{number}", "cause": "peer_closed"}}' for number in range(total)]
+    good = [f'{{"id":"0-1-{number}","cause":"peer_closed"}}' for number in range(total)]
     random.seed(28)
     for share, least, most in ((0.0, 0, 0), (0.25, 60, 140), (1.0, total, total)):
         log = RowLog(writer, levels=Levels("info", share))
@@ -407,7 +407,7 @@ def test_sampled_rows_stand_for_those_left_out_and_bad_ones_are_always_written(p
         bus = Bus((log,), on_failure=failures.append)
         bus.publish_lines("closed", [(number, text, dict) for number, text in enumerate(good)])
         bus.publish_lines("closed", [(0, text, dict) for text in good[:3]], level="warning")
-        bus.publish_lines("closed", [(0, f'{good[0][:-1]}, "lost": {{"bytes": 7}}}}', dict)])
+        bus.publish_lines("closed", [(0, f'{good[0][:-1]},"lost":{{"bytes":7}}}}', dict)])
         log.close()
         rows = lines(reader)
         bad = [row for row in rows if row["level"] == "warning" or "lost" in row]

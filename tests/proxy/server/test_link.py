@@ -22,7 +22,7 @@ from framegate.proxy.server.link import (
     send_handovers,
     split_line,
 )
-from framegate.proxy.server.rows import LEFT_OUT, ClosedRow
+from framegate.proxy.server.rows import LEFT_OUT, RESTORED, ClosedRow
 from tests.fakes.cases import each_of
 from tests.fakes.rows import access_row, closed_row, decode_line, line_of, opened_row
 
@@ -228,7 +228,7 @@ def test_rows_arrive_as_the_log_prints_them_and_as_objects() -> None:
         assert (accepted_ns, number) == (123, row["id"])
         assert decode_row("closed", number, text) == row
         assert json.loads(text) == {**row, "id": shown}
-        assert text.startswith('{"id": "3-5-')
+        assert text.startswith('{"id":"3-5-')
 
 
 def test_half_a_surrogate_pair_arrives_as_it_was_and_keeps_no_other_row_back() -> None:
@@ -251,15 +251,24 @@ def test_what_is_no_row_is_an_error_for_who_reads_it(text: str) -> None:
 
 
 def test_what_a_line_leaves_out_is_there_for_who_reads_it() -> None:
-    nothing = {"mechanism": None, "tls": None, "detail": "", "lost": {"bytes": 0, "request": 0, "response": 0}, "mutes": {}}
+    lost = {"bytes": 0, "request": 0, "response": 0}
+    nothing = {"mechanism": None, "tls": None, "handshake_ns": None, "state": "half_closed", "detail": "", "lost": lost, "mutes": {}}
     for attempts, connect_ns, parts in ((1, 7, (9, 7, 0, 0)), (1, None, (None,) * 4), (0, None, (None,) * 4), (2, 7, (None,) * 4)):
         row = closed_row(attempts=attempts, connect_ns=connect_ns, connect_started_ns=9)
-        (line,) = sent_lines(cast(ClosedRow, {name: value for name, value in row.items() if name not in LEFT_OUT}))
+        told = {name for name, usual in (("attempts", 1), ("connect_ns", None)) if row[name] != usual}
+        (line,) = sent_lines(cast(ClosedRow, {name: value for name, value in row.items() if name not in {*LEFT_OUT} - told}))
         attempt = zip(("attempt_started_ns", "tcp_ns", "tls_ns", "login_ns"), parts, strict=True)
         assert decode_line(line) == {**row, **nothing, **dict(attempt)}, (attempts, connect_ns)
 
 
-@each_of("key", sorted(ClosedRow.__required_keys__ - {"id", *LEFT_OUT}))
+def test_times_of_a_line_are_counted_from_the_begin_of_the_connection() -> None:
+    row = closed_row(opened_ns=10**18, connect_started_ns=10**18 + 3, closed_ns=10**18 + 5_000_001, duration_ms=5.000001)
+    short: Any = {name: value for name, value in row.items() if name not in RESTORED}
+    assert decode_line(*sent_lines({**short, "connect_after_ns": 3})) == row
+    assert decode_line(*sent_lines(short))["connect_started_ns"] is None
+
+
+@each_of("key", sorted(ClosedRow.__required_keys__ - {"id", *LEFT_OUT, *RESTORED}))
 def test_a_row_that_lacks_a_key_is_refused_with_its_name(key: str) -> None:
     row: Any = {name: value for name, value in closed_row().items() if name != key}
     with pytest.raises(LinkError, match=rf"cannot be read: closed\.{key} is missing$"):
