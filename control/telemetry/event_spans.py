@@ -40,8 +40,8 @@ from framegate.proxy.server.rows import RequestSpanRow
 SLOW_NS: Final = 1_000_000_000  # The shortest slow handshake: TLS and login together. Mostly the other side is slow.
 _QUEUE: Final = 4_096
 _PAUSE_S: Final = 0.05  # between two rounds, so that events that come fast are taken together
-_HANDSHAKING: Final = '"state": "handshaking"'
-_CONNECTING: Final = '"state": "connecting_upstream"'
+_HANDSHAKING: Final = '"state":"handshaking"'
+_CONNECTING: Final = '"state":"connecting_upstream"'
 """In the text of a ``closed`` row of a connection that never was open. No string value can contain this text, because its quotes are escaped."""
 _HANDSHAKE_FAILURES: Final = frozenset({"tls_failed", "handshake_timeout", "peer_closed", "peer_reset"})
 _VERDICTS: Final = {

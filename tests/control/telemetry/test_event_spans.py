@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, use_span
 
 from framegate.control.events import Bus, Line, Row
 from framegate.control.logs import RowCopy, RowLog
+from framegate.control.logs.forms import as_json
 from framegate.control.telemetry import event_spans
 from framegate.control.telemetry.connection_traces import RATE
 from framegate.control.telemetry.event_spans import SLOW_NS, EventSpans
@@ -49,7 +50,7 @@ class Bench:
         lines: list[Line] = []
         for row in rows:
             shown = {**row, "id": format_connection_id(row["id"])}
-            lines.append((row["id"], json.dumps(shown), lambda row=row: {"event": name, **row}))  # type: ignore[misc]
+            lines.append((row["id"], as_json(shown), lambda row=row: {"event": name, **row}))  # type: ignore[misc]
         self.bus.publish_lines(name, lines, level=level)
 
     def spans(self) -> list[Span]:
@@ -200,7 +201,7 @@ def test_rows_of_a_connection_have_the_ids_of_its_span() -> None:
         log.copy_to, log.connection_fields = rows.append, events.connections.fields
         number = CHANNEL["id"]
         for name, row in (("opened", opened()), ("access", opened()), ("closed", closed())):
-            text = json.dumps({**row, "id": format_connection_id(number), "lost": {"bytes": 1}})
+            text = as_json({**row, "id": format_connection_id(number), "lost": {"bytes": 1}})
             bus.publish_lines(name, [(number, text, lambda name=name, row=row: {"event": name, **row})])  # type: ignore[misc]
         bus.publish({"event": "handler_raised", "connection": format_connection_id(number)}, level="error")
         bus.publish({"event": "handler_raised", "connection": "none"}, level="error")
@@ -246,7 +247,7 @@ def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None
         ("opened", opened(**NOWHERE, upstream="", endpoint=None)),  # a handler answers
         ("closed", closed()),  # it was open before there were spans
         ("closed", closed(state="half_closed", cause="upstream_closed", side="upstream")),
-        ("closed", closed(detail='"state": "handshaking"')),
+        ("closed", closed(detail='"state":"handshaking"')),
         ("access", opened()),
     ],
 )
