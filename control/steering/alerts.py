@@ -255,6 +255,7 @@ ALERTS: Final = (
                 failures.LOGINS,
                 _LOGIN_ENDS,
             ),
+            _refused("Clients are refused that may not connect", failures.NOT_ALLOWED, failures.ACCEPTED, _CLOSED_BY),
             _refused(
                 "Frames of clients are refused",
                 rate("frame.rejected", LISTENER, REASON, where={SIDE: "downstream"}),
@@ -320,6 +321,12 @@ ALERTS: Final = (
                 > 0.144,
                 "% of them",
                 _UPSTREAMS,
+            ),
+            _problem(
+                "Frames wait longer than 1 s for their handler",
+                ((rate("handler.queue.time", LISTENER, above=1.0) > failures.LEAST) / rate("handler.queue.time", LISTENER)) > 0.144,
+                "% of them",
+                "handlers list",
             ),
             _problem("Answers take far longer than before", failures.SLOWER, "s on average", _UPSTREAMS),
         ),

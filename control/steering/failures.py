@@ -103,8 +103,8 @@ SOME_GIVE_UP: Final = (GIVE_UP & ((ANSWERS < USUAL_ANSWERS * 0.95) & ANSWERS_ALL
 ALL_GIVE_UP: Final = (GIVE_UP & (GIVEN_UP * 4.0 > ASKS)).unless(ANSWERS_ALL)
 """Clients of an endpoint that never answers as a rule, if they do not go on: they send it three frames or fewer before they leave."""
 _MEANT: Final = rate("upstream.answer.asked", *ENDPOINT)
-LOST: Final = ((_MEANT - ANSWERS) / (_MEANT > 0.2)) & ((ANSWERS < (ANSWERED / ASKED) * _MEANT * 0.9) & ANSWERS_ALL)
-"""On connections that get answers, fewer come than usual."""
+LOST: Final = (((_MEANT - ANSWERS) / (_MEANT > 0.2)) > 0.1) & ((ANSWERS < (ANSWERED / ASKED) * _MEANT * 0.9) & ANSWERS_ALL)
+"""On connections that get answers, fewer come than usual. Where more came than were asked for, such as events, these may end."""
 STOPPED: Final = ((ASKS > LEAST) & (ANSWERS.equals(0.0) & (ANSWERED > 0.0)) & ANSWERS_ALL).unless(STUCK_WAITS).unless(GIVE_UP)
 """Also where clients do not wait: they may have stopped to ask and send one-way frames, or only keep-alive ones."""
 SLOWER: Final = (((rate("upstream.answer.time", *ENDPOINT) / (ANSWERS > 0.0)) > 3.0) > MEAN_WAIT * 4.0).unless(
@@ -149,13 +149,19 @@ QUICK_APIS: Final = {f"!{API}": "Fetch|JoinGroup|SyncGroup"}
 KAFKA: Final = "kafka.request.duration"
 BUSY: Final = rate("event_loop.time", WORKER, where={STATE: "busy"})
 PENDING: Final = steady("channel.pending", LISTENER, SIDE)
+NOT_ALLOWED: Final = rate("connection.closed", LISTENER, CAUSE, where={CAUSE: "auth_failed", f"!{SIDE}": "upstream"}).unless(LOGINS > 0.0)
+"""Clients that are let in by their certificate or address only; where they log in, ``authentication.count`` has the reason."""
 REFUSED: Final = rate("kafka.request.refused", LISTENER, API, REFUSAL, where={f"!{REFUSAL}": "report_only"})
 MOST_REFUSED: Final = (REFUSED > LEAST).unless(
     rate("kafka.request.duration", LISTENER, API) >= rate("kafka.request.refused", LISTENER, API, where={f"!{REFUSAL}": "report_only"})
 )
 BROKERS_FAULTS: Final = {ERROR_TYPE: "leader_not_available|not_.*|request_timed_out|coordinator_.*|other"}
-USUAL_ERRORS: Final = {f"!{ERROR_TYPE}": "member_id_required|rebalance_in_progress|fetch_session_id_not_found|invalid_fetch_session_epoch"}
-"""Answers to clients that have done nothing wrong, at brokers that have not either."""
+USUAL_ERRORS: Final = {
+    f"!{ERROR_TYPE}": "member_id_required|rebalance_in_progress|fetch_session_id_not_found|invalid_fetch_session_epoch|"
+    "unsupported_version|concurrent_transactions"
+}
+"""Answers to clients that have done nothing wrong, at brokers that have not either: a newer client asks an older broker for its versions twice, and a
+transaction begins while the last one is being written."""
 
 
 def _errors(share: float, where: Mapping[str, str]) -> Condition:

@@ -359,10 +359,12 @@ def _failure(pair: Pair, channel: Channel) -> str:
 
 
 def _owes(pair: Pair, channel: Channel) -> bool:
-    """Whether an upstream that ends its stream now owes something: an answer, the rest of a frame, or a first byte."""
+    """Whether an upstream that ends its stream now owes something: an answer, the rest of a frame, or a first byte. A broker answers what is none of
+    Kafka's requests by closing.
+    """
     pairing = pair.pairing
     if pairing is not None and not pairing.lost and pairing.open > 0:
-        return True
+        return not pairing.is_strange
     return channel.lost_bytes != 0 or _is_silent(channel, pair.owner.selector.now_ns)
 
 

@@ -138,6 +138,13 @@ class Pairing:
         """The API of the oldest open request, as a row of ``MEASURED_APIS``."""
         return row_of(-1 if self.is_raw(0) else self._entries[self._head] >> 48)
 
+    @property
+    def is_strange(self) -> bool:
+        """The oldest open request is none of Kafka's: other bytes that happen to begin with a size."""
+        head = self._entries[self._head] >> 32
+        key, version = head >> 16, head & 0xFFFF
+        return key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION
+
     def waits_since_ns(self, may_wait_ns: i64) -> i64:
         """Since when the broker should have answered the oldest open request, on the clock of ``oldest_ns``; 0 if that waits for other members of a
         group. A Fetch, and others whose clients choose how long they may take, have ``may_wait_ns``; it may be a time to come.

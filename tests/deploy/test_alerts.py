@@ -33,6 +33,7 @@ KAFKA = 'framegate_listener="kafka"'
 WAITING_API = f'framegate_kafka_request_waiting{{{KAFKA}, framegate_kafka_api="Produce"}}'
 FORWARD = "framegate_frame_forward_duration_seconds_{}{{" + KAFKA + ', framegate_direction="request"{}}}'
 PRODUCE = "framegate_kafka_request_duration_seconds_{}{{" + KAFKA + ', framegate_kafka_api="Produce"{}}}'
+QUEUED = "framegate_handler_queue_time_seconds_{}{{" + KAFKA + "{}}}"
 FRAMES = f'framegate_frame_count_total{{{KAFKA}, framegate_side="downstream", network_io_direction="receive"}}'
 RESPONSES = FRAMES.replace("receive", "transmit")
 OF_LISTENER = f'framegate_listener_upstream{{{KAFKA}, framegate_upstream="orders"}}'
@@ -449,6 +450,14 @@ TROUBLES = (
         fires=9,
         ends=0,
     ),
+    Trouble(
+        name="a handler is slower than its frames come",
+        changes={QUEUED.format("count", ""): 60, QUEUED.format("bucket", ', le="1.0"'): 6},
+        alert="FramegateSlow",
+        place="kafka",
+        fires=5,
+        ends=4,
+    ),
     Trouble(name="frames are slow", changes={QUICK_FRAMES: 3_000}, alert="FramegateSlow", place="kafka", fires=6, ends=3),
     Trouble(name="throttled", changes={THROTTLED: 540, RUN_DELAY: 40}, alert="FramegateCpuShort", place="processor-0", fires=6, ends=3),
     Trouble(
@@ -493,6 +502,14 @@ TROUBLES = (
         changes={ACCEPTED: 42, closed("tls_failed"): 30},
         alert="FramegateClientsRefused",
         place="kafka tls_failed",
+        fires=5,
+        ends=4,
+    ),
+    Trouble(
+        name="a client whose certificate's principal may not connect",
+        changes={f"framegate_connection_accepted_total{{{OTHER}}}": 42, closed("auth_failed", listener=OTHER): 30},
+        alert="FramegateClientsRefused",
+        place="other auth_failed",
         fires=5,
         ends=4,
     ),
@@ -732,8 +749,9 @@ QUIET_DAYS = (
     Quiet(name="empty nights", changes=[(NIGHT, ALONE)]),
     Quiet(name="a slow first minute after each deploy", changes=[(every(4 * HOUR), AWAY), (every(4 * HOUR, begin=8), RESTART)]),
     Quiet(
-        name="requests that wait 60 s for news, frames that have no answers, and clients that do not wait for their last one",
+        name="requests that wait 60 s for news, frames that have no answers, clients that do not wait for their last one, and events by day only",
         changes=[
+            ([(8 * HOUR, 10 * HOUR)], {passed(1, "receive"): 4_500}),
             (
                 [(0, DAY)],
                 {
@@ -753,9 +771,22 @@ QUIET_DAYS = (
                     ended(4): 0,
                     ended(4, "unanswered"): 3,
                 },
-            )
+            ),
         ],
         silent="FramegateRequestsUnanswered",
+    ),
+    Quiet(
+        name="clients newer than their broker, and transactions in quick succession",
+        changes=[
+            (
+                [(0, DAY)],
+                {
+                    f'framegate_kafka_response_errors_total{{{OF_BROKER.format(1)}, error_type="{name}"}}': 500
+                    for name in ("unsupported_version", "concurrent_transactions")
+                },
+            ),
+        ],
+        silent="FramegateUpstreamFails",
     ),
     Quiet(
         name="the collector is restarted",

@@ -168,6 +168,20 @@ def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_u
     assert (world.row["cause"], world.row["side"], world.row["lost"]["response"]) == ("upstream_closed", "upstream", 5)
 
 
+@each_of(
+    ("asked", "cause"),
+    [((3, 31), "upstream_closed"), ((3, 32), "peer_closed"), ((127, 0), "upstream_closed"), ((128, 0), "peer_closed"), ((-173, 0), "peer_closed")],
+)
+def test_a_broker_that_closes_owes_no_answer_to_what_is_none_of_kafkas_requests(make, asked, cause):
+    world, client, upstream, _ = open_pair(make("kafka"))
+    client.sendall(request(*asked, 1))
+    world.read(upstream, 14)
+    upstream.close()
+    assert world.ended(client) == b""
+    finish(world, client)
+    assert (world.row["cause"], world.row["side"]) == (cause, "upstream")
+
+
 # Rule 7: the first cause wins, and what was received still goes out.
 
 
