@@ -197,7 +197,8 @@ class Proxy:
             slots = [slot for slot in supervisor.slots.values() if slot.child is not None]
             return [Progress(stream_name(config.node, str(slot.number), slot.boot_id), *slot.cells.tap_progress()) for slot in slots]
 
-        self._shipping = ShippingProcess(config.tap.directory, config.node, config.tap.ship, progress, reaper, self._log, self._task_monitor)
+        tap, log, monitor = config.tap, self._log, self._task_monitor
+        self._shipping = ShippingProcess(tap.directory, config.node, config.tap.ship, progress, reaper, log, monitor, self._meters)
         self._shipping.start()
 
     async def _stop_shipping(self) -> None:

@@ -367,6 +367,7 @@ ALERTS: Final = (
             _problem("The tap's disk will be full within six hours", smallest("tap.disk.time_left") < 21_600.0, "s left", "doctor"),
             _problem("The tap's disk is nearly full", (total("tap.disk.free") / total("tap.disk.size")) < 0.05, "% free", "doctor"),
             _problem("A reader of the tap is far behind", largest("tap.lag.time", CONSUMER) > 600.0, "s", _READERS),
+            _problem("The tap's log is not shipped", total("tap.ship.failing") > 0.0, "shippers", "tap ls /var/lib/framegate/tap"),
             _problem("A reader's file in the tap cannot be read", total("tap.consumer.unreadable") > 0.0, "files", _READERS),
         ),
     ),

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from framegate.control.fleet.child import Reaper, child_environment
 from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ShipConfig
 from framegate.proxy.tap.shipping import LAST_S, MESSAGE_BYTES
@@ -40,7 +41,9 @@ class Progress(NamedTuple):
 
 
 class ShippingProcess:
-    """Event loop only, except ``stop``'s wait. ``log``: gets ``tap_shipping``, ``tap_ship_failed`` and ``tap_ship_died``."""
+    """Event loop only, except ``stop``'s wait. ``log``: gets ``tap_shipping``, ``tap_ship_failed`` and ``tap_ship_died``; ``meters``: the gauge
+    ``tap.ship.failing``.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class ShippingProcess:
         reaper: Reaper,
         log: RowLog,
         task_monitor: TaskMonitor,
+        meters: Meters,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._to = ship.to
@@ -68,6 +72,8 @@ class ShippingProcess:
         self._delay_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._failing = False  # since its last word
+        meters.gauge("tap.ship.failing", lambda: float(self._failing))
         self._errors: dict[str, tuple[int, int]] = {}
         """Of each stream: the number of failed writes, and when it was seen to grow, wall clock."""
 
@@ -82,6 +88,7 @@ class ShippingProcess:
         try:
             self._spawn()
         except OSError as error:
+            self._failing = True
             self._log.write("tap_ship_failed", level="warning", to=self._to, error=f"no process: {error.strerror or error}")
             self._again()
             return
@@ -133,6 +140,7 @@ class ShippingProcess:
             self._loop.remove_reader(self._socket.fileno())  # its end is reported by the reaper
             return
         error = json.loads(data)["error"]
+        self._failing = bool(error)
         if error:
             self._log.write("tap_ship_failed", level="warning", to=self._to, error=error)
         else:
@@ -144,6 +152,7 @@ class ShippingProcess:
         self._child = None
         self._close()
         if not self._stopping:
+            self._failing = True
             self._again()
             self._log.write("tap_ship_died", level="error", pid=pid, code=code, delay_s=self._delay_s)
 

@@ -45,7 +45,7 @@ _OUTSIDE: Final = (
         "FramegateAbsent",
         "Nothing is heard from framegate",
         "no series at all",
-        "absent(framegate_config_revision{@})",
+        "absent(framegate_config_revision{@}) unless on () (up{@} == 0 and on (job, instance) max_over_time(framegate_config_revision{@}[1h]))",
         "10m",
         "There are no series of it at all, of any node.",
     ),

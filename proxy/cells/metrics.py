@@ -549,6 +549,12 @@ METRICS: Final = (
     _control("tap.disk.time_left", "gauge", "s", "Time until it is full, by the last ten minutes; absent while it does not fill."),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
+    _control(
+        "tap.ship.failing",
+        "gauge",
+        "{shipper}",
+        "1 if the last attempt to ship the tap's log failed; 0 if it did not.",
+    ),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
     _control("config.differences", "gauge", "{value}", "Values in force that are not those of the configuration file as it was loaded last."),

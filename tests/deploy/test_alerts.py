@@ -551,6 +551,7 @@ TROUBLES = (
         fires=1,
         ends=4,
     ),
+    Trouble(name="the store refuses the tap's log", changes={"framegate_tap_ship_failing": 1}, alert="FramegateTap", fires=1, ends=0),
     Trouble(name="the tap holds connections up", changes={MUTED.format("tap"): 3}, alert="FramegateTap", severity="critical", fires=3, ends=0),
     Trouble(name="a forgotten mute", changes={MUTED.format("admin"): 3}, alert="FramegateHeldBack", severity="info", fires=15, ends=0),
     Trouble(

@@ -40,9 +40,10 @@ def run(scenario: Callable[[ShippingProcess, MemoryLog, list[Progress]], Awaitab
 
     async def main() -> None:
         reaper = Reaper()
-        monitor = TaskMonitor(log, Meters())
+        meters = Meters()
+        monitor = TaskMonitor(log, meters)
         ship = ShipConfig(to="s3://bucket/p/", interval_ms=5000, bandwidth=7)
-        made = ShippingProcess("/tap", "edge", ship, lambda: told, reaper, log, monitor, (sys.executable, "-c", child))
+        made = ShippingProcess("/tap", "edge", ship, lambda: told, reaper, log, monitor, meters, (sys.executable, "-c", child))
         made.start()
         try:
             async with asyncio.timeout(20):
@@ -104,6 +105,7 @@ def test_it_is_started_again_later_and_later(monkeypatch: pytest.MonkeyPatch) ->
             await rows(log, "tap_ship_died", number + 1)
         assert [row["delay_s"] for row in log.events("tap_ship_died")] == [0.01, 0.02, 0.03, 0.03]
         assert {row["code"] for row in log.events("tap_ship_died")} == {-signal.SIGKILL}
+        assert made._failing
         monkeypatch.setattr(shipping, "STEADY_S", 0.0)
         os.kill(await running(made), signal.SIGKILL)
         assert (await rows(log, "tap_ship_died", 5))[-1]["delay_s"] == 0.01
@@ -112,12 +114,13 @@ def test_it_is_started_again_later_and_later(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_that_cannot_be_started_is_a_row() -> None:
-    log = MemoryLog()
+    log, meters = MemoryLog(), Meters()
 
     async def main() -> None:
         reaper = Reaper()
-        made = ShippingProcess("/tap", "e", ShipConfig(to="s3://b"), list, reaper, log, TaskMonitor(log, Meters()), ("/nowhere/at/all",))
+        made = ShippingProcess("/tap", "e", ShipConfig(to="s3://b"), list, reaper, log, TaskMonitor(log, meters), meters, ("/nowhere/at/all",))
         made.start()
+        assert meters.snapshot()["framegate.tap.ship.failing", ()] == 1
         await made.stop()
         reaper.close()
 
@@ -157,3 +160,19 @@ def test_a_fault_of_what_it_is_told_is_reported(monkeypatch: pytest.MonkeyPatch)
         made._tell()
 
     assert [row["event"] for row in run(scenario).rows if row["event"] == "task_failed"] == ["task_failed"]
+
+
+def test_a_store_that_refuses_is_a_gauge_until_it_takes_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "TELL_S", 0.02)
+    child = CHILD.replace('say("")', "").replace(
+        "    say(data.decode())", '    say("refused" if "die" not in data.decode() and "open" not in data.decode() else "")'
+    )
+
+    async def scenario(made: ShippingProcess, log: MemoryLog, told: list[Progress]) -> None:
+        await rows(log, "tap_ship_failed", 2)
+        assert made._failing
+        told[:] = [Progress("open", True, 4)]
+        await rows(log, "tap_shipping", 1)
+        assert not made._failing
+
+    run(scenario, child)
