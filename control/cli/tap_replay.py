@@ -217,7 +217,7 @@ class _Session:
                 self._receiving.cancel()
                 await asyncio.wait([self._receiving])
             if self._writer is not None:
-                self._writer.close()
+                await self._close(self._writer)
         if self._receiving is not None and not self._receiving.cancelled():
             self._receiving.result()
         if self._failure:
@@ -291,6 +291,14 @@ class _Session:
             return
         self._report.connections += 1
         self._receiving = asyncio.create_task(self._receive(reader))
+
+    async def _close(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        try:
+            async with asyncio.timeout(self._replay.target.timeout_s):
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            writer.transport.abort()
 
     async def _until(self, true: Callable[[], bool]) -> bool:
         """Wait for answers until something is true, or the upstream closed the connection. Returns False when no answer came in time."""
