@@ -12,6 +12,7 @@ from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 MS = 1_000_000
 API_VERSIONS = 18
+SILENT = b"(nothing)"  # No answer
 
 
 def asked(correlation: int, client: bytes = b"app") -> bytes:
@@ -54,7 +55,7 @@ def plain_log(root: Path, bodies: Sequence[bytes], rule: TapRule | None = None, 
 
 
 class Upstream(ScriptedUpstream):
-    """Answers each frame with what ``reply`` makes of it: a body; nothing, when that is empty; or None: it closes the connection."""
+    """Answers each frame with what ``reply`` makes of it: a body, ``SILENT``, or None: it closes the connection."""
 
     def __init__(self, reply: Callable[[bytes], bytes | None], begin: bytes = b"") -> None:
         self.received: list[bytes] = []  # bodies, in order of arrival
@@ -75,7 +76,7 @@ class Upstream(ScriptedUpstream):
             reply = self._reply(body)
             if reply is None:
                 return
-            if reply:
+            if reply is not SILENT:
                 sock.sendall(frame(reply))
 
 

@@ -15,7 +15,7 @@ from framegate.control.cli.commands import main
 from framegate.control.demo.certificates import create
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.log_reader import walk
-from tests.fakes.captured import MS, Upstream, answered, asked, broker, correlation_of, exchange, kafka_log, plain_log
+from tests.fakes.captured import MS, SILENT, Upstream, answered, asked, broker, correlation_of, exchange, kafka_log, plain_log
 from tests.fakes.cli import no_file_grows, run_cli, start_cli
 from tests.fakes.tap_files import flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -66,7 +66,7 @@ def slow(body: bytes) -> bytes:
         (lambda body: answered(correlation_of(body), 35, 2), {"error_code": 3}),
         (lambda body: answered(correlation_of(body), 0, 2), {"size": 3}),
         (lambda body: broker(body)[:-1] + b"\x08", {"content": 3}),
-        (lambda body: b"" if correlation_of(body) == 2 else broker(body), {"equal": 2, "unanswered": 1}),
+        (lambda body: SILENT if correlation_of(body) == 2 else broker(body), {"equal": 2, "unanswered": 1}),
         (closing, {"equal": 1, "unanswered": 2}),
         (lambda body: answered(correlation_of(body) + 7), {"unanswered": 3}),
     ],
