@@ -1,7 +1,7 @@
 """Compares the answers of a replay with the captured ones, and prints the result: the report of ``framegate tap replay``.
 
-Each answer has one result, the first that applies: ``error_code``, ``size`` or ``content``, in which they differ; ``equal``; or ``same_size``, when the
-log does not have the captured body as it passed, but what it has is equal.
+Each answer has one result, the first that applies: ``error_code``, ``size`` or ``content``, in which they differ; ``equal``; or ``same_size``, when
+the log does not have the captured body as it passed, and nothing of what it has differs.
 """
 
 import array
@@ -13,13 +13,16 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from framegate.control.cli.output import counted, print_json, print_line, print_table
-from framegate.control.cli.tap_connections import Stored
+from framegate.control.cli.tap_records import Frame
 from framegate.proxy.config.selection import KAFKA_APIS
 from framegate.proxy.kafka.contents import NOT_KNOWN, Contents
 from framegate.proxy.tap.record import HASH_BYTES
 
 RESULTS: Final = ("equal", "same_size", "error_code", "size", "content")
 _DIFFERENT: Final = ("error_code", "size", "content")
+_COLUMNS: Final = (
+    "API", "REQUESTS", "EQUAL", "SAME SIZE", "ERROR CODE", "SIZE", "CONTENT", "NO ANSWER", "NOT CAPTURED", "P50 MS", "NOW", "P99 MS", "NOW",
+)  # fmt: skip
 _MOST_US: Final = 2**31 - 1
 
 
@@ -33,12 +36,12 @@ class Answer(NamedTuple):
     latency_us: int | None
 
 
-def answer_of(frame: Stored, strip: int) -> Answer:
+def answer_of(frame: Frame, fault: str, strip: int, latency_us: int | None) -> Answer:
     """The answer in a frame, without its first ``strip`` bytes, which belong to the header of its framing."""
     call = None if frame.request is None else frame.request.api << 16 | frame.request.version
-    if strip and frame.fault == "hash_only":
-        return Answer(frame.size - strip, b"", "lengths_only", call, frame.latency_us)
-    return Answer(frame.size - strip, frame.body[strip:], frame.fault, call, frame.latency_us)
+    if strip and fault == "hash_only":
+        return Answer(frame.size - strip, b"", "lengths_only", call, latency_us)
+    return Answer(frame.size - strip, bytes(frame.kept[strip:]), fault, call, latency_us)
 
 
 def result_of(captured: Answer, body: bytes) -> tuple[str, tuple[int, int] | None]:

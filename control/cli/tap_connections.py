@@ -6,12 +6,13 @@ what follows it; then for the frames. Both end at the same place, also when the 
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from framegate.control.cli.tap_cat import cursors_of
 from framegate.control.cli.tap_cursor import merged
-from framegate.control.cli.tap_records import Entry, Frame, Request, Trouble, Wanted, frames_of, is_whole, trouble_line
+from framegate.control.cli.tap_records import Entry, Frame, Trouble, Wanted, frames_of, is_whole, trouble_line
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import FRAMINGS
 from framegate.proxy.tap import record
@@ -39,6 +40,7 @@ class Connection:
     peer: str | None  # the client, host:port
     kafka: bool
     rows: int = 0  # of frames
+    span: tuple[int, int] = (0, 0)  # place of its first and of its last row among all rows
     framings: list[str] = dataclasses.field(default_factory=lambda: ["", ""])  # on the wire; empty: there are no frames
     first: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])  # number of the first stored frame
     after: list[int] = dataclasses.field(default_factory=lambda: [0, 0])  # number of the last stored frame, plus 1
@@ -60,6 +62,7 @@ class Capture:
         self.connections: dict[tuple[str, int], Connection] = {}  # by stream and id
         self.troubles: list[str] = []  # a line for each part that cannot be read
         self.unplaced: collections.Counter[str] = collections.Counter()  # requests in gaps without a connection, by reason
+        self._rows = 0
         self._source = (roots, patterns, wanted.since_ns)
         self._wanted = wanted
         cursors = cursors_of(*self._source)
@@ -69,6 +72,7 @@ class Capture:
                     self.troubles.append(trouble_line(item).removeprefix("-- "))
             elif item.row.kind == record.KIND_FRAMES:
                 self._note_frames(self._connection(item), item.row)
+                self._rows += 1
             elif item.row.kind == record.KIND_GAP:
                 self._note_gap(item)
         for connection in self.connections.values():
@@ -86,6 +90,7 @@ class Capture:
         return found
 
     def _note_frames(self, found: Connection, row: record.ChunkRow) -> None:
+        found.span = found.span[0] if found.rows else self._rows, self._rows
         found.rows += 1
         if found.first[row.direction] < 0:
             found.first[row.direction] = row.first_frame
@@ -100,6 +105,11 @@ class Capture:
             self._connection(entry).lost[row.direction].append(lost)
         elif row.direction == REQUEST:
             self.unplaced[record.REASONS[row.reason]] += row.lost_frames
+
+    def most_open(self) -> int:
+        """The greatest number of connections that were open at a time."""
+        turns = sorted(turn for found in self.connections.values() if found.rows for turn in ((found.span[0], 1), (found.span[1] + 0.5, -1)))
+        return max(itertools.accumulate(change for _, change in turns), default=0)
 
     def frames(self) -> Iterator[tuple[Connection, Frame | None]]:
         """The frames in order of time, each with its connection; None follows a connection's last frame. Raises OSError."""
@@ -118,25 +128,6 @@ class Capture:
                 yield self.connections[key], None
         for key in left:  # retention deleted the rest since the first time
             yield self.connections[key], None
-
-
-class Stored(NamedTuple):
-    """A frame of the log, without its block."""
-
-    direction: int
-    at_ns: int
-    number: int
-    request: Request | None  # the request's header, or of a response what it answers
-    latency_us: int | None
-    size: int  # of the body
-    body: bytes  # as far as it is in the log
-    fault: str  # as ``fault_of``
-
-
-def stored(frame: Frame) -> Stored:
-    """A copy of a frame that does not keep its block in memory."""
-    row = frame.row
-    return Stored(row.direction, row.capture_ns, frame.number, frame.request, frame.latency_us, frame.size, bytes(frame.kept), fault_of(frame))
 
 
 def fault_of(frame: Frame) -> str:

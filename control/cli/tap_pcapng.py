@@ -192,7 +192,9 @@ class PcapNg:
 
     def end(self, connection: Connection) -> None:
         """Write the end of a connection, at the time of its last frame."""
-        flow = self._flows.pop(connection)
+        flow = self._flows.pop(connection, None)
+        if flow is None:
+            return  # retention deleted its frames meanwhile
         for way in (REQUEST, RESPONSE):
             self._skip_missing(connection, flow, way, None)
         for way, flags in ((REQUEST, _FIN | _ACK), (RESPONSE, _FIN | _ACK), (REQUEST, _ACK)):

@@ -14,6 +14,7 @@ import collections
 import itertools
 import pathlib
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ import click
 
 from framegate.control.cli.options import TLS_FILES
 from framegate.control.cli.tap_comparison import Answer, Report, answer_of
-from framegate.control.cli.tap_connections import REQUEST, RESPONSE, Capture, Connection, Stored, framing_of, header_of, stored
+from framegate.control.cli.tap_connections import REQUEST, RESPONSE, Capture, Connection, fault_of, framing_of, header_of
 from framegate.control.cli.tap_records import Frame, Wanted
 from framegate.proxy.kafka.produce_acks import produce_acks
 from framegate.proxy.network.framing import Framing
@@ -31,8 +32,10 @@ _FRAME_COST: Final = 500  # bytes of memory that a frame takes besides its body
 _BATCH: Final = 256  # most frames read at a time
 _BUFFER: Final = 1 << 20
 _MOST_LINE: Final = 64 << 20  # bytes of an answer in a framing with delimiters
+_CLOSE_S: Final = 1.0
 _PRODUCE: Final = 0
-NOT_SELECTED: Final = "not_selected"  # The fault of a request that the options leave out
+_NOT_SELECTED: Final = "not_selected"
+_Item = tuple[Connection, Frame | None]
 
 
 def tls_context(folder: pathlib.Path) -> ssl.SSLContext:
@@ -92,14 +95,14 @@ class _Exchanges:
         self._captured: collections.deque[_Exchange] = collections.deque()  # requests without a captured answer so far, in order
         self._last = -1  # number of the last answer received
 
-    def request(self, frame: Stored) -> _Exchange:
+    def request(self, frame: Frame) -> _Exchange:
         """A request of the log."""
         exchange = self._all.setdefault(frame.number, _Exchange(frame.number))
         if frame.request is not None:
             exchange.api, exchange.correlation = frame.request.api, frame.request.correlation
-        exchange.captured_ns = frame.at_ns
+        exchange.captured_ns = frame.row.capture_ns
         exchange.in_flight = self.in_flight
-        exchange.answers = not (exchange.api == _PRODUCE and frame.request is not None and _has_no_acks(frame.body, frame.request.version))
+        exchange.answers = not _has_no_acks(frame)
         if exchange.answers:
             self._captured.append(exchange)
         else:
@@ -111,7 +114,7 @@ class _Exchanges:
         exchange.wire = None
         self._complete = False
 
-    def captured(self, frame: Stored, strip: int) -> None:
+    def captured(self, frame: Frame, strip: int) -> None:
         """An answer of the log. ``strip``: bytes at its begin that the upstream's framing does not have."""
         exchange = self._asked(frame)
         if exchange is None:
@@ -119,14 +122,14 @@ class _Exchanges:
         if exchange.wire is None and (self._kafka or not self._complete):
             self._all.pop(exchange.number, None)
             return
-        answer = answer_of(frame, strip)
-        if answer.latency_us is None and exchange.captured_ns:
-            answer = answer._replace(latency_us=(frame.at_ns - exchange.captured_ns) // 1000)
-        exchange.captured = answer
+        latency_us = frame.latency_us
+        if latency_us is None and exchange.captured_ns:
+            latency_us = (frame.row.capture_ns - exchange.captured_ns) // 1000
+        exchange.captured = answer_of(frame, fault_of(frame), strip, latency_us)
         self.owed += exchange.received is None
         self._compare(exchange)
 
-    def _asked(self, frame: Stored) -> _Exchange | None:
+    def _asked(self, frame: Frame) -> _Exchange | None:
         """The exchange of a captured answer; those before it get none."""
         waiting = self._captured
         if self._kafka:
@@ -177,15 +180,16 @@ class _Exchanges:
             tally.not_captured += exchange.received is not None
 
 
-def _has_no_acks(body: bytes, version: int) -> bool:
-    return produce_acks(body, 0, len(body), version) == 0
+def _has_no_acks(frame: Frame) -> bool:
+    request, body = frame.request, bytes(frame.kept)
+    return request is not None and request.api == _PRODUCE and produce_acks(body, 0, len(body), request.version) == 0
 
 
 class _Session:
     """One connection."""
 
     def __init__(self, replay: "Replay", connection: Connection) -> None:
-        self.queue: asyncio.Queue[Stored | None] = asyncio.Queue()  # its frames in order; None: there are no more
+        self.queue: asyncio.Queue[Frame | None] = asyncio.Queue()  # its frames in order; None: there are no more
         self._replay = replay
         self._report = replay.report
         # framings: of the captured requests and answers, and of the upstream; None: ``header``
@@ -201,10 +205,14 @@ class _Session:
 
     async def run(self) -> None:
         """Replay the connection."""
+        async with self._replay.room_for_one:
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             while (frame := await self.queue.get()) is not None:
                 self._replay.release(frame)
-                if frame.direction == REQUEST:
+                if frame.row.direction == REQUEST:
                     await self._request(frame)
                 elif self._answered is not None:
                     stripped = self._framing is not self._answered
@@ -224,21 +232,22 @@ class _Session:
             self._report.failures[self._failure] += 1
         self._exchanges.conclude()
 
-    async def _request(self, frame: Stored) -> None:
+    async def _request(self, frame: Frame) -> None:
         """Send a request of the log at its time, or count why not."""
         exchange = self._exchanges.request(frame)
-        reason = frame.fault or self._make(exchange, frame.body)
+        chosen = self._replay.chosen.frame(frame.size, frame.request)
+        reason = (fault_of(frame) or self._make(exchange, bytes(frame.kept))) if chosen else _NOT_SELECTED
         if not reason:
             self._exchanges.in_flight += exchange.answers
             if not self._failure:
-                await self._replay.wait_for(frame.at_ns)
+                await self._replay.wait_for(frame.row.capture_ns)
                 await self._send(exchange)
             if self._failure and exchange.sent_s is None:
                 self._exchanges.in_flight -= exchange.answers
                 reason = "connection_failed"
         if reason:
             self._exchanges.leave_out(exchange)
-            if reason != NOT_SELECTED:
+            if reason != _NOT_SELECTED:
                 self._report.not_sent[reason] += 1
 
     def _make(self, exchange: _Exchange, body: bytes) -> str:
@@ -295,7 +304,7 @@ class _Session:
     async def _close(self, writer: asyncio.StreamWriter) -> None:
         writer.close()
         try:
-            async with asyncio.timeout(self._replay.target.timeout_s):
+            async with asyncio.timeout(_CLOSE_S):
                 await writer.wait_closed()
         except (OSError, TimeoutError):
             writer.transport.abort()
@@ -352,8 +361,10 @@ class Replay:
         self.report = Report()
         self.target = target
         self.trouble: OSError | None = None  # why the log could not be read to its end
-        self._chosen = chosen
+        self.chosen = chosen
         self._capture = capture
+        # as many connections are open as were captured: at the speed max their times do not keep them apart
+        self.room_for_one = asyncio.Semaphore(max(1, capture.most_open()) if not target.speed else sys.maxsize)
         self._waiting = 0  # bytes that sessions have not taken
         self._room = asyncio.Event()
         self._begin_s = 0.0
@@ -366,7 +377,7 @@ class Replay:
         for reason, frames in self._capture.unplaced.items():
             missing[reason] += frames
         for connection in self._capture.connections.values():
-            begin = 0 if self._chosen.since_ns is None else max(0, connection.first[REQUEST])
+            begin = 0 if self.chosen.since_ns is None else max(0, connection.first[REQUEST])
             unrecorded = connection.unrecorded(REQUEST, begin)
             if unrecorded:
                 missing["not_recorded"] += unrecorded
@@ -389,31 +400,23 @@ class Replay:
                     if frame is None:
                         del sessions[connection]
                     else:
-                        self._waiting += len(frame.body) + _FRAME_COST
+                        self._waiting += len(frame.kept) + _FRAME_COST
                 while self._waiting > _AHEAD:
                     self._room.clear()
                     await self._room.wait()
             for session in sessions.values():  # the log could not be read to its end
                 session.queue.put_nowait(None)
 
-    async def _read(self, frames: Iterator[tuple[Connection, Frame | None]]) -> list[tuple[Connection, Stored | None]]:
+    async def _read(self, frames: Iterator[_Item]) -> list[_Item]:
         try:
-            return await asyncio.to_thread(lambda: [(connection, self._stored(frame)) for connection, frame in itertools.islice(frames, _BATCH)])
+            return await asyncio.to_thread(lambda: list(itertools.islice(frames, _BATCH)))
         except OSError as error:
             self.trouble = error
             return []
 
-    def _stored(self, frame: Frame | None) -> Stored | None:
-        if frame is None:
-            return None
-        copied = stored(frame)
-        if copied.direction == REQUEST and not self._chosen.frame(copied.size, copied.request):
-            return copied._replace(fault=NOT_SELECTED)
-        return copied
-
-    def release(self, frame: Stored) -> None:
+    def release(self, frame: Frame) -> None:
         """A session has taken a frame."""
-        self._waiting -= len(frame.body) + _FRAME_COST
+        self._waiting -= len(frame.kept) + _FRAME_COST
         self._room.set()
 
     async def wait_for(self, at_ns: int) -> None:

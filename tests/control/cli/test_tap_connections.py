@@ -75,3 +75,13 @@ def test_the_rest_of_a_header_is_kept_where_the_other_framing_has_as_much() -> N
     assert header_of(grpc, plain, 5, body) == b"\0\0\0\x04"
     assert header_of(plain, grpc, 5, b"abcde") == b"\0\0\0\0\x05"
     assert header_of(mysql, mysql, 5, b"") == b"\x04\0\0\0"
+
+
+def test_connections_are_open_from_their_first_to_their_last_row(tmp_path: Path) -> None:
+    for name, order, most in (("none", "", 0), ("after", "1122", 1), ("within", "122131", 2), ("all", "123123", 3)):
+        log = FakeProcessor(tmp_path / name)
+        for number, connection in enumerate(map(int, order)):
+            log.send([b"x"], connection=connection, at_ns=START_NS + number)
+        log.flush()
+        log.close()
+        assert capture(tmp_path / name).most_open() == most, name

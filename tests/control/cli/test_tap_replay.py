@@ -16,7 +16,7 @@ from framegate.control.cli.commands import main
 from framegate.control.cli.tap_connections import header_of
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import FRAMINGS
-from tests.fakes.captured import MS, Upstream, broker, exchange, kafka_log
+from tests.fakes.captured import MS, Upstream, asked, broker, exchange, kafka_log
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly, read_frame
 
@@ -183,6 +183,17 @@ def test_the_reader_of_the_log_waits_when_too_much_waits(tmp_path: Path, monkeyp
     with Upstream(broker) as upstream:
         code, found = replay(tmp_path, upstream)
     assert (code, found["connections"], found["apis"][0]["equal"]) == (0, 3, 20)
+
+
+def test_max_opens_no_more_connections_at_a_time_than_were_captured(tmp_path: Path) -> None:
+    log = FakeProcessor(tmp_path)
+    for number in range(20):
+        exchange(log, number, connection=number, at_ns=START_NS + number * MS)
+    log.flush()
+    log.close()
+    with Upstream(broker) as upstream:
+        code, _ = replay(tmp_path, upstream)
+    assert (code, upstream.connections, upstream.received) == (0, 20, [asked(number) for number in range(20)])
 
 
 def test_an_upstream_that_does_not_read_is_given_up(tmp_path: Path) -> None:

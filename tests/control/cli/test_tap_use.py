@@ -252,13 +252,13 @@ def test_tls_takes_the_authority_and_the_certificate_of_a_folder(tmp_path: Path)
 @pytest.mark.slow
 def test_ctrl_c_prints_what_was_done(tmp_path: Path) -> None:
     kafka_log(tmp_path, exchanges=2, connections=1, apart_ms=3_600_000)
-    with Upstream(broker) as upstream:
-        with start_cli("tap", "replay", str(tmp_path), "--to", upstream.address, "--output", "json") as process:
-            while not upstream.received:
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
+    command = ("tap", "replay", str(tmp_path), "--output", "json", "--to")
+    with Upstream(broker) as upstream, start_cli(*command, upstream.address) as process:
+        while not upstream.received:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
     found = json.loads(out)
     assert (process.returncode, err, found["requests"], found["apis"][0]["unanswered"]) == (130, "framegate: interrupted\n", 1, 0)
 
