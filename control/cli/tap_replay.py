@@ -11,6 +11,7 @@ upstream answers request n. A body that the log does not have as it passed is no
 
 import asyncio
 import collections
+import dataclasses
 import itertools
 import pathlib
 import ssl
@@ -61,22 +62,20 @@ class Target(NamedTuple):
     timeout_s: float  # without an answer or room to send
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Exchange:
     """A request and its answers, captured and now. Under ``protocol: kafka`` there is none without a request of the log."""
 
-    __slots__ = ("answers", "api", "captured", "captured_ns", "correlation", "in_flight", "number", "received", "sent_s", "wire")
-
-    def __init__(self, number: int) -> None:
-        self.number = number  # of the request on its connection, and of the answer unless the protocol is Kafka
-        self.correlation: int | None = None  # of Kafka; None: the request has no header
-        self.api: int | None = None
-        self.answers = True  # the upstream answers it
-        self.wire: bytes | None = None  # the request; empty: it was sent; None: it is not to be sent, or is not in the log
-        self.captured_ns = 0  # of the request; 0: not known
-        self.in_flight = 0  # requests in flight when it was captured
-        self.sent_s: float | None = None
-        self.captured: Answer | None = None
-        self.received: tuple[bytes, float] | None = None  # the body, and when it began to arrive
+    number: int  # of the request on its connection, and of the answer unless the protocol is Kafka
+    correlation: int | None = None  # of Kafka; None: the request has no header
+    api: int | None = None
+    answers: bool = True  # the upstream answers it
+    wire: bytes | None = None  # the request; empty: it was sent; None: it is not to be sent, or is not in the log
+    captured_ns: int = 0  # of the request; 0: not known
+    in_flight: int = 0  # requests in flight when it was captured
+    sent_s: float | None = None
+    captured: Answer | None = None
+    received: tuple[bytes, float] | None = None  # the body, and when it began to arrive
 
 
 class _Exchanges:
@@ -136,10 +135,11 @@ class _Exchanges:
             correlation = None if frame.request is None else frame.request.correlation
             if correlation is None or not any(exchange.correlation == correlation for exchange in waiting):
                 return None
-            while (exchange := waiting.popleft()).correlation != correlation:
+            while True:
+                exchange = waiting.popleft()
                 self.in_flight -= exchange.wire is not None
-            self.in_flight -= exchange.wire is not None
-            return exchange
+                if exchange.correlation == correlation:
+                    return exchange
         while waiting and waiting[0].number <= frame.number:
             self.in_flight -= waiting.popleft().wire is not None
         return self._all.setdefault(frame.number, _Exchange(frame.number))
@@ -170,7 +170,7 @@ class _Exchanges:
         latency_us = None if exchange.sent_s is None else round((came_s - exchange.sent_s) * 1e6)
         self._report.of(exchange.api).compare(exchange.captured, body, exchange.captured.latency_us, latency_us)
         self.compared += 1
-        del self._all[exchange.number]
+        self._all.pop(exchange.number, None)
 
     def conclude(self) -> None:
         """Count what has one answer only."""
