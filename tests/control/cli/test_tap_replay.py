@@ -24,7 +24,7 @@ BODIES = [b"hello", b"x" * 300, b""]
 
 
 def replay(log: Path, upstream: ScriptedUpstream, *words: str) -> tuple[int, dict[str, Any]]:
-    timing = ("--timeout", "500ms", "--speed", "max", "--output", "json")
+    timing = ("--timeout", "5s", "--speed", "max", "--output", "json")
     result = CliRunner().invoke(main, ["tap", "replay", str(log), "--to", upstream.address, *timing, *words])
     return result.exit_code, json.loads(result.stdout)
 
@@ -140,7 +140,7 @@ def test_a_server_that_speaks_first_is_compared_from_its_first_frame_on(tmp_path
         code, found = replay(tmp_path, upstream)
         assert (code, found["apis"][0]["equal"]) == (0, 3)
     with Upstream(lambda body: body) as upstream:
-        code, found = replay(tmp_path, upstream)
+        code, found = replay(tmp_path, upstream, "--timeout", "300ms")
         assert (code, found["apis"][0]["unanswered"]) == (6, 1)
 
 
@@ -200,7 +200,7 @@ def test_an_upstream_that_does_not_read_is_given_up(tmp_path: Path) -> None:
     ended = threading.Event()
     bodies = [bytes(8 << 20)] * 3
     with ScriptedUpstream(lambda sock: ended.wait(20) and None) as upstream:
-        code, found = replay(captured(tmp_path, bodies, bodies, ("int32", "int32"), queue_size=64 << 20), upstream)
+        code, found = replay(captured(tmp_path, bodies, bodies, ("int32", "int32"), queue_size=64 << 20), upstream, "--timeout", "300ms")
         ended.set()
     assert (code, found["requests"], found["apis"][0]["unanswered"]) == (6, 1, 1)
     assert (found["failures"], found["not_sent"]) == ({"the upstream did not read in time": 1}, {"connection_failed": 2})

@@ -74,7 +74,7 @@ def slow(body: bytes) -> bytes:
 def test_what_differs_is_counted_and_the_exit_code_is_6(tmp_path: Path, reply: Callable[[bytes], bytes | None], results: dict[str, int]) -> None:
     kafka_log(tmp_path, exchanges=3, connections=1)
     with Upstream(reply) as upstream:
-        code, found = report(tmp_path, upstream, "--timeout", "200ms")
+        code, found = report(tmp_path, upstream, "--timeout", "500ms" if "unanswered" in results else "5s")
     row = next(row for row in found["apis"] if row["api"] == "ApiVersions")
     counts = {name: row[name] for name in ("equal", "same_size", "error_code", "size", "content", "unanswered") if row[name]}
     assert (code, found["equal"], counts) == (6, False, results)
@@ -101,15 +101,14 @@ def test_requests_after_the_upstream_closed_are_not_sent(tmp_path: Path) -> None
     assert (code, found["failures"], found["not_sent"]) == (6, {"the upstream closed the connection": 1}, {"connection_failed": 1})
 
 
-@pytest.mark.parametrize(("speed", "least_s"), [("1", 0.3), ("10", 0.03), ("max", 0.0)])
-def test_requests_keep_their_distance_divided_by_the_speed(tmp_path: Path, speed: str, least_s: float) -> None:
-    kafka_log(tmp_path, exchanges=4, connections=2, apart_ms=100)
+@pytest.mark.parametrize(("speed", "apart_ms", "least_s"), [("1", 100, 0.3), ("10", 1000, 0.3), ("max", 3_600_000, 0.0)])
+def test_requests_keep_their_distance_divided_by_the_speed(tmp_path: Path, speed: str, apart_ms: int, least_s: float) -> None:
+    kafka_log(tmp_path, exchanges=4, connections=2, apart_ms=apart_ms)
     times: list[float] = []
+    begun_s = time.monotonic()
     with Upstream(lambda body: times.append(time.monotonic()) or broker(body)) as upstream:  # type: ignore[func-returns-value]
         assert report(tmp_path, upstream, "--speed", speed)[0] == 0
-    assert times[-1] - times[0] >= least_s - 0.005
-    if speed == "max":
-        assert times[-1] - times[0] < 0.3
+    assert times[-1] - begun_s >= least_s
 
 
 def test_max_has_no_more_requests_in_flight_than_were_captured(tmp_path: Path) -> None:
