@@ -2,8 +2,8 @@
 
 No command needs a running framegate. ``consumers remove`` and ``verify --accept`` write, the others only read. The modules::
 
-    tap          the commands, but for
-    tap_use      replay and export
+    tap          the commands, except replay and export
+    tap_use      the commands replay and export
     tap_options  options that they share
     tap_cat      prints records
     tap_records  the records, the filter that selects them, and the line of each
@@ -12,7 +12,7 @@ No command needs a running framegate. ``consumers remove`` and ``verify --accept
     tap_listing  lists streams, segments and consumers
     tap_verdict  prints the result of verify
     tap_fleet    ships to an object store, and reads a fleet from there
-    tap_connections  the captured connections, for the next three
+    tap_connections  the captured connections, for replay and export
     tap_replay       sends captured requests to an upstream again
     tap_comparison   compares the answers, and prints the result
     tap_pcapng       writes packets

@@ -58,7 +58,7 @@ class Capture:
     """The selected part of a log. Raises OSError: the store cannot be read. Exits with 3 when a pattern of streams matches none."""
 
     def __init__(self, roots: Sequence[str], patterns: Sequence[str], wanted: Wanted) -> None:
-        """``wanted``: conditions on single frames are left to the caller, except for rows."""
+        """``wanted``: selects rows; its conditions on single frames are left to the caller."""
         self.connections: dict[tuple[str, int], Connection] = {}  # by stream and id
         self.troubles: list[str] = []  # a line for each part that cannot be read
         self.unplaced: collections.Counter[str] = collections.Counter()  # requests in gaps without a connection, by reason
@@ -108,8 +108,8 @@ class Capture:
 
     def most_open(self) -> int:
         """The greatest number of connections that were open at a time."""
-        turns = sorted(turn for found in self.connections.values() if found.rows for turn in ((found.span[0], 1), (found.span[1] + 0.5, -1)))
-        return max(itertools.accumulate(change for _, change in turns), default=0)
+        changes = sorted(change for found in self.connections.values() if found.rows for change in ((found.span[0], 1), (found.span[1] + 0.5, -1)))
+        return max(itertools.accumulate(change for _, change in changes), default=0)
 
     def frames(self) -> Iterator[tuple[Connection, Frame | None]]:
         """The frames in order of time, each with its connection; None follows a connection's last frame. Raises OSError."""

@@ -205,7 +205,7 @@ class _Session:
 
     async def run(self) -> None:
         """Replay the connection."""
-        async with self._replay.room_for_one:
+        async with self._replay.open_slots:
             await self._run()
 
     async def _run(self) -> None:
@@ -364,7 +364,7 @@ class Replay:
         self.chosen = chosen
         self._capture = capture
         # as many connections are open as were captured: at the speed max their times do not keep them apart
-        self.room_for_one = asyncio.Semaphore(max(1, capture.most_open()) if not target.speed else sys.maxsize)
+        self.open_slots = asyncio.Semaphore(max(1, capture.most_open()) if not target.speed else sys.maxsize)
         self._waiting = 0  # bytes that sessions have not taken
         self._room = asyncio.Event()
         self._begin_s = 0.0
