@@ -131,22 +131,7 @@ class Report:
             facts = {"connections": self.connections, "requests": self.requests, "equal": self.equal, "late_us": self.late_us}
             print_json({**facts, "failures": self.failures, "not_sent": self.not_sent, "apis": [_as_dict(*row) for row in self._rows()]})
             return
-        headings = (
-            "API",
-            "REQUESTS",
-            "EQUAL",
-            "SAME SIZE",
-            "ERROR CODE",
-            "SIZE",
-            "CONTENT",
-            "NO ANSWER",
-            "NOT CAPTURED",
-            "P50 MS",
-            "NOW",
-            "P99 MS",
-            "NOW",
-        )
-        print_table(headings, (_cells(*row) for row in self._rows()))
+        print_table(_COLUMNS, (_cells(*row) for row in self._rows()))
         for name, tally in self._rows():
             for (captured, now), count in tally.error_codes.most_common():
                 print_line(f"{name}: error code {captured} captured, {now} now: {counted(count, 'answer')}")
