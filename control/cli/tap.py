@@ -2,7 +2,9 @@
 
 No command needs a running framegate. ``consumers remove`` and ``verify --accept`` write, the others only read. The modules::
 
-    tap          the commands and their options
+    tap          the commands, except replay and export
+    tap_use      the commands replay and export
+    tap_options  options that they share
     tap_cat      prints records
     tap_records  the records, the filter that selects them, and the line of each
     tap_cursor   reads streams in order of time, and skips damaged blocks
@@ -10,124 +12,48 @@ No command needs a running framegate. ``consumers remove`` and ``verify --accept
     tap_listing  lists streams, segments and consumers
     tap_verdict  prints the result of verify
     tap_fleet    ships to an object store, and reads a fleet from there
+    tap_connections  the captured connections, for replay and export
+    tap_replay       sends captured requests to an upstream again
+    tap_comparison   compares the answers, and prints the result
+    tap_pcapng       writes packets
 """
 
-import contextlib
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
-from framegate.control.cli.kinds import API, CHANNEL, LISTENER, MOMENT, SIZE
+from framegate.control.cli.kinds import MOMENT, SIZE
 from framegate.control.cli.options import EXIT_CONFLICT, EXIT_NOT_FOUND, example, output_option
 from framegate.control.cli.output import UnwritableError, print_note, size_text
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-class _TapDirectory(click.Path):
-    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log."""
-
-    def __init__(self, *, url: bool = False) -> None:
-        super().__init__(exists=True, file_okay=False)
-        self._url = url
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, or the URL."""
-        if self._url and "://" in str(value):
-            return _URL.convert(value, param, ctx)
-        directory = str(super().convert(value, param, ctx))
-        from framegate.proxy.tap.ledger import LEDGER_NAME
-        from framegate.proxy.tap.log_reader import segments, streams
-        from framegate.proxy.tap.record import CONSUMERS_FOLDER, LOCK_NAME
-
-        with contextlib.suppress(OSError):  # the reader reports what cannot be read
-            names = set(os.listdir(directory))
-            ours = names & {LEDGER_NAME, LOCK_NAME, CONSUMERS_FOLDER}
-            if names and not ours and not any(segments(directory, stream) for stream in streams(directory)):
-                self.fail(f"{directory} is not a tap's directory: it has no ledger and no streams", param, ctx)
-        return directory
-
-
-class _Url(click.ParamType[str]):
-    """A URL of an object store."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The URL; obstore is installed."""
-        from framegate.proxy.tap.store import package_fault, url_fault
-
-        fault = url_fault(str(value)) or package_fault()
-        if fault:
-            self.fail(f"{value} {fault}", param, ctx)
-        return str(value).rstrip("/")
-
-
-_DIRECTORY: Final = _TapDirectory()
-_LOG: Final = _TapDirectory(url=True)
-_URL: Final = _Url()
-_EXIT_INCOMPLETE: Final = 1  # a part of the log is missing or cannot be read
-_EXIT_UNWRITABLE: Final = 2
-_EXIT_USAGE: Final = 2
-
-
-def _roots(log: str) -> list[str]:
-    """The logs to read: the directory, or the nodes below a URL. Exits with 1 when the store cannot be read."""
-    if "://" not in log:
-        return [log]
-    from framegate.proxy.tap.fleet import nodes_of
-
-    with _reading(log):
-        roots = nodes_of(log)
-    if not roots:
-        print_note(f"{log} has no nodes")
-        sys.exit(_EXIT_INCOMPLETE)
-    return roots
-
-
-@contextlib.contextmanager
-def _reading(directory: str) -> Iterator[None]:
-    """Turn an OSError into a message and exit code 1."""
-    try:
-        yield
-    except OSError as error:
-        print_note(f"{directory} cannot be read: {error}")
-        sys.exit(_EXIT_INCOMPLETE)
-
-
-def _filters(function: F) -> F:
-    """The options that select records."""
-    options = (
-        click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, for example 0-1-42. May be repeated."),
-        click.option("--listener", "listeners", type=LISTENER, multiple=True, help="Only this listener. May be repeated."),
-        click.option("--direction", type=click.Choice(["request", "response"]), help="Only requests, or only responses."),
-        click.option("--api", "apis", multiple=True, type=API, help="Only this Kafka API, by name or key. May be repeated."),
-        click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id matches, for example 'rdkafka*'."),
-        click.option("--min-size", type=SIZE, default=0, help="Only frames whose body has at least this size."),
-        click.option("--max-size", type=SIZE, help="Only frames whose body has at most this size."),
-        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only matching streams, for example 'edge.0.*'. May be repeated."),
-        click.option("--limit", type=click.IntRange(1), help="Stop after this number of frames."),
-        click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Number of body bytes to show."),
-        click.option("--totals", is_flag=True, help="Also show the counts of frames seen, by listener, direction and minute."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+from framegate.control.cli.tap_options import (
+    DIRECTORY,
+    EXIT_INCOMPLETE,
+    EXIT_UNWRITABLE,
+    EXIT_USAGE,
+    LOG,
+    SELECTION,
+    SHOWN,
+    SINCE,
+    UNTIL,
+    URL,
+    options,
+    reading,
+    roots_of,
+)
+from framegate.control.cli.tap_use import export, replay
 
 
 class _Log(click.Group):
     """Commands whose exit code 1 is about the log; output that cannot be written has another code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; exits with ``_EXIT_UNWRITABLE`` when standard output cannot be written."""
+        """Run a command; exits with ``EXIT_UNWRITABLE`` when standard output cannot be written."""
         try:
             return super().invoke(ctx)
         except UnwritableError:
-            sys.exit(_EXIT_UNWRITABLE)
+            sys.exit(EXIT_UNWRITABLE)
 
 
 @click.group(cls=_Log, epilog=example("framegate tap ls var/tap", "framegate tap verify var/tap", "framegate tap follow var/tap"))
@@ -141,7 +67,7 @@ def tap() -> None:
 @tap.command(
     short_help="List the streams of the log.", epilog=example("framegate tap ls var/tap", "framegate tap ls var/tap --segments --output json")
 )
-@click.argument("directory", metavar="DIR|URL", type=_LOG)
+@click.argument("directory", metavar="DIR|URL", type=LOG)
 @click.option("--segments", "each", is_flag=True, help="List segments instead of streams.")
 @output_option
 def ls(directory: str, each: bool, output: str) -> None:
@@ -157,14 +83,14 @@ def ls(directory: str, each: bool, output: str) -> None:
     """
     from framegate.control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams
 
-    if _roots(directory) != [directory]:
+    if roots_of(directory) != [directory]:
         from framegate.control.cli.tap_fleet import list_nodes, print_nodes
 
-        with _reading(directory):
+        with reading(directory):
             nodes = list_nodes(directory)
         print_nodes(nodes, output)
         return
-    with _reading(directory):
+    with reading(directory):
         states = list_segments(directory)
         consumers = [] if each else consumer_states(directory)
     if each:
@@ -177,7 +103,7 @@ def ls(directory: str, each: bool, output: str) -> None:
     if not states and output == "table":
         print_note(f"{directory} has no streams")
     if any(state.fault for state in states):
-        sys.exit(_EXIT_INCOMPLETE)
+        sys.exit(EXIT_INCOMPLETE)
 
 
 @tap.command(
@@ -186,7 +112,7 @@ def ls(directory: str, each: bool, output: str) -> None:
         "framegate tap verify var/tap", "framegate tap verify var/tap --output json", "framegate tap verify var/tap --accept 'disk was full, OPS-12'"
     ),
 )
-@click.argument("directory", metavar="DIR|URL", type=_LOG)
+@click.argument("directory", metavar="DIR|URL", type=LOG)
 @click.option(
     "--summary/--all", default=None, help="Show only windows that are not complete, or all.  [default: --summary on a terminal when there are many]"
 )
@@ -220,7 +146,7 @@ def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple
     verdict = check(directory)
     accepted = None if verdict is None else accepted_of(directory, verdict, reason)
     if verdict is None or accepted is None:
-        sys.exit(_EXIT_USAGE)
+        sys.exit(EXIT_USAGE)
     print_verdict(verdict, summary, output, accepted)
     sys.exit(exit_code(verdict, accepted))
 
@@ -228,12 +154,12 @@ def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple
 def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], output: str) -> NoReturn:
     from framegate.control.cli.tap_fleet import fleet_exit_code, print_fleet, verify_fleet
 
-    _roots(url)
+    roots_of(url)
     try:
         fleet = verify_fleet(url, gone)
     except OSError as error:
         print_note(f"{url} cannot be read: {error}")
-        sys.exit(_EXIT_USAGE)
+        sys.exit(EXIT_USAGE)
     print_fleet(fleet, summary, output)
     sys.exit(fleet_exit_code(fleet))
 
@@ -242,8 +168,8 @@ def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], output:
     short_help="Send a log to an object store.",
     epilog=example("framegate tap ship var/tap s3://bucket/taps", "framegate tap ship var/tap file:///mnt/taps --node edge-1"),
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
-@click.argument("url", metavar="URL", type=_URL)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("url", metavar="URL", type=URL)
 @click.option("--node", help="Name of the folder below the URL.  [default: the node whose streams are in the directory]")
 @click.option("--bandwidth", type=SIZE, default=0, help="Bytes sent per second at most.  [default: unlimited]")
 def ship(directory: str, url: str, node: str | None, bandwidth: int) -> None:
@@ -260,7 +186,7 @@ def ship(directory: str, url: str, node: str | None, bandwidth: int) -> None:
     names = [node] if node else tap_fleet.node_names(directory)
     if len(names) != 1:
         raise click.UsageError(f"--node is needed: {directory} has streams of {', '.join(names) or 'no node'}")
-    with _reading(url):
+    with reading(url):
         if not tap_fleet.ship(directory, f"{url}/{names[0]}", bandwidth):
             sys.exit(EXIT_CONFLICT)
 
@@ -274,13 +200,13 @@ def consumers() -> None:
 
 
 @consumers.command("list", epilog=example("framegate tap consumers list var/tap"))
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @output_option
 def list_(directory: str, output: str) -> None:
     """List the consumers, and how many bytes each has not read."""
     from framegate.control.cli.tap_listing import consumer_states, print_consumers
 
-    with _reading(directory):
+    with reading(directory):
         states = consumer_states(directory)
     print_consumers(states, output, time.time_ns())
     if not states and output == "table":
@@ -288,7 +214,7 @@ def list_(directory: str, output: str) -> None:
 
 
 @consumers.command(short_help="Remove a consumer that is no longer needed.", epilog=example("framegate tap consumers remove var/tap tables"))
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(directory: str, name: str, yes: bool) -> None:
@@ -302,7 +228,7 @@ def remove(directory: str, name: str, yes: bool) -> None:
     from framegate.control.cli.tap_listing import consumer_states
     from framegate.proxy.tap.consumer import ConsumerInUseError, remove_consumer
 
-    with _reading(directory):
+    with reading(directory):
         known = {state.name: state for state in consumer_states(directory)}
     if name not in known:
         print_note(f"{directory} has no consumer {name}; consumers: {', '.join(known) or 'none'}")
@@ -318,7 +244,7 @@ def remove(directory: str, name: str, yes: bool) -> None:
         sys.exit(EXIT_CONFLICT)
     except OSError as error:
         print_note(f"{name} cannot be removed: {error}")
-        sys.exit(_EXIT_INCOMPLETE)
+        sys.exit(EXIT_INCOMPLETE)
     print_note(f"{name} was removed")
 
 
@@ -329,10 +255,8 @@ def remove(directory: str, name: str, yes: bool) -> None:
         "framegate tap cat var/tap --connection 0-1-42 --direction request --raw > bodies",
     ),
 )
-@click.argument("directory", metavar="DIR|URL", type=_LOG)
-@click.option("--since", type=MOMENT, help="Only frames captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
-@click.option("--until", type=MOMENT, help="Only frames captured before this time.")
-@_filters
+@click.argument("directory", metavar="DIR|URL", type=LOG)
+@options(SINCE, UNTIL, *SELECTION, *SHOWN)
 @click.option("--raw", is_flag=True, help="Write only the bodies, without separators. Frames whose body is not complete in the log are left out.")
 def cat(
     directory: str, since: int | None, until: int | None, streams: tuple[str, ...], limit: int | None, payload: int, raw: bool, **given: Any
@@ -351,8 +275,8 @@ def cat(
 
     writer = RawBodies() if raw else Lines(payload)
     wanted = filter_of(since, until, given)
-    with _reading(directory):
-        cursors = cursors_of(_roots(directory), streams, since)
+    with reading(directory):
+        cursors = cursors_of(roots_of(directory), streams, since)
         cut = show(merged(cursors, wanted), wanted, limit, writer)
     writer.end()
     if cut:
@@ -361,16 +285,16 @@ def cat(
         if cursor.tail and not cut:
             print_note(f"{cursor.stream}: {cursor.tail:,} bytes at its end are not a complete block: it is being written, or its processor died")
     if writer.trouble:
-        sys.exit(_EXIT_INCOMPLETE)
+        sys.exit(EXIT_INCOMPLETE)
 
 
 @tap.command(
     short_help="Show frames as they are captured.",
     epilog=example("framegate tap follow var/tap --listener kafka", "framegate tap follow var/tap --since 1m --api Fetch --payload 64"),
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option("--since", type=MOMENT, help="Begin with frames captured at this time or later.  [default: with new frames]")
-@_filters
+@options(*SELECTION, *SHOWN)
 def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: int | None, payload: int, **given: Any) -> None:
     """Show frames as they are captured, until Ctrl-C. New streams are included. The lines are those of `tap cat`.
 
@@ -386,9 +310,13 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
         return  # standard output was closed before the start
     descriptor = sys.stdout.fileno()
     sink = Sink(descriptor, sys.stdout.encoding)
-    with _reading(directory):
+    with reading(directory):
         Follower(directory, filter_of(since, None, given), streams, since, payload, limit, sink, descriptor).run()
     sink.close()
     if sink.trouble:
         print_note(f"standard output cannot be written: {sink.trouble}")
-        sys.exit(_EXIT_UNWRITABLE)
+        sys.exit(EXIT_UNWRITABLE)
+
+
+tap.add_command(replay)
+tap.add_command(export)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import os
 import struct
 import time
@@ -25,7 +26,7 @@ from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask
 from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
-from tests.fakes.framegate import until
+from tests.fakes.framegate import run_cli, until
 from tests.fakes.real_kafka import REAL_KAFKA
 from tests.fakes.tap_read import read_frames
 
@@ -217,3 +218,18 @@ def test_the_password_is_in_no_table(authenticated: Behind, spark: "SparkSession
     assert found["record"][0]["frames"] >= 1, "the search finds what is there"
     assert found["lengths"][0]["frames"] >= 2
     assert found["requests"][0]["answered"] >= 4
+
+
+def test_what_clients_sent_is_replayed_against_the_broker(behind: Behind, tmp_path: Path) -> None:
+    """Everything is answered; what differs is what must: offsets, times, and sessions and members that the broker no longer knows."""
+    options = records.Options(bootstrap=f"127.0.0.1:{behind.plain_serving.port}", topic="demo", count=100, ca=str(behind.plain.certificates.ca))
+    records.exchange(options, lambda row: None)
+    log = str(behind.plain.workspace.tap)
+    sent = sum(frame.direction == "request" for frame in tapped(behind.plain, 20))
+    done = run_cli("tap", "replay", log, "--to", f"127.0.0.1:{behind.broker.ports['PLAIN']}", "--speed", "max", "--output", "json")
+    found = json.loads(done.stdout)
+    rows = {row["api"]: row for row in found["apis"]}
+    assert (found["not_sent"], found["failures"], sum(row["unanswered"] for row in rows.values())) == ({}, {}, 0), done.stderr
+    assert found["requests"] >= sent
+    assert rows["Produce"]["requests"] == rows["Produce"]["equal"] + rows["Produce"]["content"], "the broker took all records again"
+    assert run_cli("tap", "export", log, "--pcapng", str(tmp_path / "kafka.pcapng")).returncode == 0
