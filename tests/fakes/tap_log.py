@@ -1,5 +1,6 @@
 """A processor as the tap's log sees it: the real writer and real rules, fed by hand, writing in the caller's thread."""
 
+import json
 import struct
 import zlib
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32
 
 from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.run import Run
 from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTIONS
@@ -35,6 +37,16 @@ def ints(values: Sequence[int] | None) -> "vec[i32] | None":
 def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:
     """A body that carries its own number and the checksum of the rest."""
     return DEMO_HEADER.pack(connection, sequence, zlib.crc32(payload)) + payload
+
+
+def closed_row(connection: int, at_ns: int, lasted_ns: int = 0) -> dict[str, Any]:
+    """A row ``closed``, as a processor's line has it."""
+    return {
+        "id": format_connection_id(connection), "listener": "main", "peer": f"10.0.0.1:{connection}", "upstream": "u", "endpoint": "10.0.0.9:7",
+        "principal": None, "frames": {"request": 3, "response": 2}, "bytes": {"request": 300, "response": 2000}, "opened_ns": at_ns - lasted_ns,
+        "handshake_ns": None, "connect_ns": 2_000_000, "connect_started_ns": at_ns - lasted_ns, "attempts": 1, "cause": "peer_closed",
+        "side": "downstream", "state": "open", "closed_ns": at_ns, "duration_ms": lasted_ns // 1_000_000,
+    }  # fmt: skip
 
 
 class FakeProcessor:
@@ -104,6 +116,14 @@ class FakeProcessor:
             self.part(run, len(body), **facts)
             if flush:
                 self.flush()
+
+    def end(
+        self, connection: int = 1, *, at_ns: int = START_NS, lasted_ns: int = 1_500_000_000, principal: str | None = "CN=a", **facts: Any
+    ) -> None:
+        """End a connection; ``facts``: members of its row that are others than those of a client that has closed."""
+        row = closed_row(connection, at_ns, lasted_ns) | {"principal": principal} | facts
+        peer = f"10.0.0.1:{connection}"
+        self._rules.note_end(json.dumps(row, ensure_ascii=False), row["listener"], "framed", principal, peer, connection, at_ns - lasted_ns, at_ns)
 
     def flush(self) -> None:
         self.writer.poll_due(1)
