@@ -17,6 +17,7 @@ from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.rows import closed_row
 from tests.fakes.runs import framed, pieces_of
 
 START_NS = 1_700_000_000_000_000_000
@@ -37,16 +38,6 @@ def ints(values: Sequence[int] | None) -> "vec[i32] | None":
 def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:
     """A body that carries its own number and the checksum of the rest."""
     return DEMO_HEADER.pack(connection, sequence, zlib.crc32(payload)) + payload
-
-
-def closed_row(connection: int, at_ns: int, lasted_ns: int = 0) -> dict[str, Any]:
-    """A row ``closed``, as a processor's line has it."""
-    return {
-        "id": format_connection_id(connection), "listener": "main", "peer": f"10.0.0.1:{connection}", "upstream": "u", "endpoint": "10.0.0.9:7",
-        "principal": None, "frames": {"request": 3, "response": 2}, "bytes": {"request": 300, "response": 2000}, "opened_ns": at_ns - lasted_ns,
-        "handshake_ns": None, "connect_ns": 2_000_000, "connect_started_ns": at_ns - lasted_ns, "attempts": 1, "cause": "peer_closed",
-        "side": "downstream", "state": "open", "closed_ns": at_ns, "duration_ms": lasted_ns // 1_000_000,
-    }  # fmt: skip
 
 
 class FakeProcessor:
@@ -121,9 +112,11 @@ class FakeProcessor:
         self, connection: int = 1, *, at_ns: int = START_NS, lasted_ns: int = 1_500_000_000, principal: str | None = "CN=a", **facts: Any
     ) -> None:
         """End a connection; ``facts``: members of its row that are others than those of a client that has closed."""
-        row = closed_row(connection, at_ns, lasted_ns) | {"principal": principal} | facts
-        peer = f"10.0.0.1:{connection}"
-        self._rules.note_end(json.dumps(row, ensure_ascii=False), row["listener"], "framed", principal, peer, connection, at_ns - lasted_ns, at_ns)
+        own = {"listener": "main", "upstream": "u", "endpoint": "10.0.0.9:7", "tls": None, "detail": "", "handshake_ns": None} | facts
+        peer, opened_ns = f"10.0.0.1:{connection}", at_ns - lasted_ns
+        times = {"opened_ns": opened_ns, "closed_ns": at_ns, "duration_ms": lasted_ns // 1_000_000}
+        row = {**closed_row(peer=peer, principal=principal, **times, **own), "id": format_connection_id(connection)}
+        self._rules.note_end(json.dumps(row, ensure_ascii=False), own["listener"], "framed", principal, peer, connection, opened_ns, at_ns)
 
     def flush(self) -> None:
         self.writer.poll_due(1)

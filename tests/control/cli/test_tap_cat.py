@@ -188,7 +188,7 @@ def test_ends_of_connections_are_lines_that_the_options_about_connections_choose
     processor.close()
     own, other, lost = lines(run(str(tmp_path)))[-3:]
     assert own.startswith("-- 2023-11-14T22:13:21.000000Z 0-1-5 main 10.0.0.1:536870917 ended after 1.500s, ")
-    assert own.endswith(" 3 requests 300 B, 2 responses 2 KiB: peer_closed (downstream)")
+    assert own.endswith(" 3 requests 300 B, 2 responses 200 B: peer_closed (downstream)")
     assert other.startswith("-- 2023-11-14T22:13:22.000000Z 0-1-6 other ")
     assert other.endswith("auth_failed (upstream): no\\nuser")
     assert lost == "-- 2023-11-14T22:13:22.000000Z 4 connections ended without a record: disk_full, main"

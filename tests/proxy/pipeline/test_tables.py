@@ -13,6 +13,7 @@ from framegate.proxy.pipeline.delta import DeltaTables, compact
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.tables import BatchError, TableWriter
 from framegate.proxy.pipeline.views import read_table, register_views
+from framegate.proxy.server.rows import LostRow
 from framegate.proxy.tap import record
 from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from tests.fakes import record_batches
@@ -55,7 +56,15 @@ class TestWithSpark:
         processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
         processor.end(1, at_ns=START_NS + 1_500_002_000)
         tls = {"version": "TLSv1.3", "cipher": "x", "certificate": "y"}
-        told = {"mechanism": "PLAIN", "tls": tls, "broker": -1, "client_id": 'a"ü', "software": "", "lost": {"bytes": 9}, "detail": "within a frame"}
+        told = {
+            "mechanism": "PLAIN",
+            "tls": tls,
+            "broker": -1,
+            "client_id": 'a"ü',
+            "software": "",
+            "lost": LostRow(bytes=9, request=9, response=0),
+            "detail": "within a frame",
+        }
         processor.end(2, at_ns=START_NS + 3_000_000_000, cause="peer_reset", side="upstream", handshake_ns=3_000, **told)
         missing = Gap(connection=NO_CONNECTION, direction=0, reason=record.REASON_DISK_FULL, listener="main", from_ns=START_NS)
         missing.add(4, 0, START_NS + 1_000_000_000)
@@ -97,13 +106,13 @@ class TestWithSpark:
         first, second = ({name: value for name, value in row.items() if value is not None and name not in ("offset", "chunk_index")} for row in rows)
         common = {
             "node": "edge", "stream": "edge.0.b0", "listener": "main", "principal": "CN=a", "rule": "all", "protocol": "framed", "upstream": "u",
-            "endpoint": "10.0.0.9:7", "duration_ms": 1500, "request_frames": 3, "request_bytes": 300, "response_frames": 2, "response_bytes": 2000,
-            "end_state": "open", "connect_us": 2000, "attempts": 1, "date": datetime.date(2023, 11, 14), "hour": 22,
+            "endpoint": "10.0.0.9:7", "duration_ms": 1500, "request_frames": 3, "request_bytes": 300, "response_frames": 2, "response_bytes": 200,
+            "end_state": "open", "connect_us": 300, "attempts": 1, "date": datetime.date(2023, 11, 14), "hour": 22,
         }  # fmt: skip
         begun, ended = at + datetime.timedelta(microseconds=2), at + datetime.timedelta(seconds=1.500002)
         assert first == common | {
             "connection": "0-0-1", "connection_id": 1, "peer": "10.0.0.1:1", "opened_time": begun, "closed_time": ended, "capture_time": ended,
-            "cause": "peer_closed", "side": "downstream", "level": "info", "unforwarded_bytes": 0,
+            "cause": "peer_closed", "side": "downstream", "level": "info", "unforwarded_bytes": 5,
         }  # fmt: skip
         begun, ended = at + datetime.timedelta(seconds=1.5), at + datetime.timedelta(seconds=3)
         assert second == common | {
