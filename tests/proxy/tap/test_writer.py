@@ -420,3 +420,17 @@ def test_a_name_that_is_no_text_does_not_stop_the_log(tmp_path: Path) -> None:
     log.rules.note_end('{"peer": "\udc80"}', "main", "framed", None, "", 1, 1000, 2000)
     assert log.writer.flush_and_close(1000)
     assert list(read_ends(log.root)) == [{"tap_rule": "all", "peer": "?"}]
+
+
+def test_an_end_waits_for_a_full_queue_and_holds_nobody_up(tmp_path: Path) -> None:
+    log = Log(tmp_path, on_full="mute", flush_size=64 << 10, queue_size=128 << 10)
+    while log.send(bytes(32 << 10)):
+        pass
+    sent, before = log.sent[1], log.writer.blocks_handed
+    for number in range(3):
+        ended(log, number)
+    assert (log.writer.blocks_handed, log.writer.accepts()) == (before, False)
+    log.writer.write_queued()
+    assert log.writer.accepts()
+    assert log.writer.flush_and_close(1000)
+    assert (ids(log), lost_ends(log), log.numbers()) == ([0, 1, 2], {}, list(range(sent)))
