@@ -37,3 +37,5 @@ class Cause(enum.StrEnum):
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED, Cause.MAX_CONNECTION_AGE})
 """Causes that are no errors: their connections are counted without ``error.type``."""
 FAULTY_CAUSES: Final = frozenset({Cause.HANDLER_FAILED, Cause.PROCESSOR_DIED, Cause.INTERNAL})  # Causes that are faults of framegate or of a handler
+LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}
+"""The level of the row ``closed``, by cause."""

@@ -10,7 +10,7 @@ from framegate.control.cli.tap_cursor import Cursor, matching, start_offset
 from framegate.control.cli.tap_records import Entry, Frame, Trouble, Wanted, entry_line, frame_line, frames_of, is_whole, trouble_line
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.log_reader import streams
-from framegate.proxy.tap.record import KIND_FRAMES, KIND_RULES
+from framegate.proxy.tap.record import KIND_CONNECTION, KIND_FRAMES, KIND_RULES
 
 _CHUNK: Final = 1 << 16
 
@@ -46,6 +46,8 @@ def show(items: Iterable[Entry | Trouble], wanted: Wanted, limit: int | None, wr
             writer.note(trouble_line(item))
         elif item.row.kind == KIND_RULES:
             writer.rules(entry_line(item))
+        elif item.row.kind == KIND_CONNECTION:
+            writer.connection(entry_line(item))
         elif item.row.kind != KIND_FRAMES:
             writer.note(entry_line(item))
         else:
@@ -75,6 +77,10 @@ class Lines:
     def rules(self, line: str) -> None:
         """Write the rules in force before the next record, unless other rules come first."""
         self._rules = line
+
+    def connection(self, line: str) -> None:
+        """Write the end of a connection."""
+        self.note(line)
 
     def note(self, line: str) -> None:
         """Write any other record."""
@@ -109,6 +115,9 @@ class RawBodies:
 
     def rules(self, line: str) -> None:
         """Rules are not shown."""
+
+    def connection(self, line: str) -> None:
+        """Ends of connections are not shown."""
 
     def note(self, line: str) -> None:
         """Write any other record to standard error."""

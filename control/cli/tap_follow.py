@@ -25,7 +25,7 @@ from framegate.control.cli.tap_records import (
     trouble_line,
 )
 from framegate.proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
-from framegate.proxy.tap.record import KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.record import KIND_CONNECTION, KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
 
 POLL_MS: Final = 40
 MAX_BEHIND: Final = 16 << 20  # most bytes that one poll reads, all streams together
@@ -169,6 +169,7 @@ class Follower:
         self._poll.register(descriptor, 0)
         self._skipped = 0
         self._skipped_lost = 0
+        self._skipped_ends = 0
         self._watches: dict[str, _Watch] = {}
         self._start: dict[str, int] = {}
         for stream in matching(streams(root), patterns):
@@ -230,6 +231,8 @@ class Follower:
                 self._show_frames(item, live=live)
             elif isinstance(item, Entry) and item.row.kind == KIND_GAP and live and self._full():
                 self._skipped_lost += item.row.lost_frames
+            elif isinstance(item, Entry) and item.row.kind == KIND_CONNECTION and live and self._full():
+                self._skipped_ends += 1
             else:
                 self._sink.put(trouble_line(item) if isinstance(item, Trouble) else entry_line(item))
 
@@ -257,6 +260,6 @@ class Follower:
         return False
 
     def _report_skipped(self) -> None:
-        if (self._skipped or self._skipped_lost) and not self._sink.full():
-            self._sink.put(not_shown_line(self._skipped, self._skipped_lost, bound=self._bound))
-            self._skipped = self._skipped_lost = 0
+        if (self._skipped or self._skipped_lost or self._skipped_ends) and not self._sink.full():
+            self._sink.put(not_shown_line(self._skipped, self._skipped_lost, self._skipped_ends, bound=self._bound))
+            self._skipped = self._skipped_lost = self._skipped_ends = 0

@@ -108,9 +108,9 @@ class Wanted:
         start, end = _span(row)
         if (self.since_ns is not None and end < self.since_ns) or (self.until_ns is not None and start >= self.until_ns):
             return False
-        if row.kind not in (record.KIND_FRAMES, record.KIND_GAP, record.KIND_TOTALS):
+        if row.kind not in (record.KIND_FRAMES, record.KIND_GAP, record.KIND_TOTALS, record.KIND_CONNECTION):
             return True
-        if self.direction is not None and record.DIRECTIONS[row.direction] != self.direction:
+        if self.direction is not None and row.kind != record.KIND_CONNECTION and record.DIRECTIONS[row.direction] != self.direction:
             return False
         if self.listeners and row.listener >= 0 and block.strings[row.listener] not in self.listeners:
             return False
@@ -228,7 +228,7 @@ def _body_text(frame: Frame, payload: int) -> str:
 
 
 def entry_line(entry: Entry) -> str:
-    """The line of a gap, of totals, of a clock change or of new rules."""
+    """The line of a gap, of totals, of a clock change, of the end of a connection or of new rules."""
     row = entry.row
     if row.kind == record.KIND_GAP:
         text = f"{_lost_text(row)}, {size_text(row.lost_bytes)}, {_span_text(row)}{_who(entry)}"
@@ -236,9 +236,22 @@ def entry_line(entry: Entry) -> str:
         text = f"{counted(row.lost_frames, 'frame')} seen, {size_text(row.lost_bytes)}, {_span_text(row)}{_who(entry)}"
     elif row.kind == record.KIND_CLOCK:
         text = f"the clock was set back from {moment_text(row.lost_from_ns)} to {moment_text(row.capture_ns)}"
+    elif row.kind == record.KIND_CONNECTION:
+        text = f"{moment_text(row.original_bytes)} {_end_text(entry)}"
     else:
         text = f"{moment_text(row.capture_ns)} tap rules from here on: {_rule_names(entry.block.word(row.rule))}"
     return shown(f"-- {text}")
+
+
+def _end_text(entry: Entry) -> str:
+    row, word = entry.row, entry.block.word
+    if row.connection < 0:
+        return f"{counted(row.lost_frames, 'connection')} ended without a record: {record.REASONS[row.reason]}, {word(row.listener) or '-'}"
+    end = json.loads(word(row.rule) or "{}")
+    traffic = ", ".join(f"{counted(end['frames'][each], each)} {size_text(end['bytes'][each])}" for each in record.DIRECTIONS)
+    why = f"{end['cause']} ({end['side']}){f': {detail}' if (detail := end.get('detail')) else ''}"
+    lasted = (row.original_bytes - row.lost_from_ns) / _SECOND
+    return f"{format_connection_id(row.connection)} {word(row.listener) or '-'} {word(row.peer) or '-'} ended after {lasted:.3f}s, {traffic}: {why}"
 
 
 def _rule_names(text: str | None) -> str:
@@ -275,9 +288,9 @@ def trouble_line(trouble: Trouble) -> str:
     return shown(f"-- unknown frames {what}, {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
 
 
-def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:
-    """The line about frames that a slow reader left out. ``lost``: the number of lost frames in the gap rows left out. ``bound``: the frames were not
-    checked against the filter, so ``frames`` is an upper bound.
+def not_shown_line(frames: int, lost: int, ends: int = 0, *, bound: bool) -> str:
+    """The line about frames that a slow reader left out. ``lost``: lost frames in the gap rows left out. ``ends``: ends of connections left out, in
+    blocks that were read. ``bound``: the frames were not checked against the filter, so ``frames`` is an upper bound.
     """
-    besides = f", and gaps with {lost:,} lost" if lost else ""
+    besides = (f", and gaps with {lost:,} lost" if lost else "") + (f", and {counted(ends, 'end')} of connections" if ends else "")
     return f"-- {'at most ' if bound else ''}{counted(frames, 'frame')} not shown{besides}"

@@ -16,20 +16,18 @@ from framegate.control.accept.acceptor import Acceptor
 from framegate.control.events import Bus, Line, Row
 from framegate.control.fleet.child import FORCED
 from framegate.control.fleet.processor import AssignedConnection, Processor
-from framegate.proxy.cause import FAULTY_CAUSES, ORDERLY_CAUSES, Cause
+from framegate.proxy.cause import LEVELS
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.rows import RESTORED, ClosedRow, LostRow, TrafficRow
 
 _CAUSE: Final = re.compile('"cause":"([a-z_]+)"')
 """In the text of a ``closed`` row. No string value can contain this text, because its quotes are escaped."""
-_LEVELS: Final = {str(cause): "error" if cause in FAULTY_CAUSES else "info" if cause in ORDERLY_CAUSES else "warning" for cause in Cause}
-"""Of ``closed`` rows, by cause."""
 
 
 def _level(text: str) -> str:
     cause = _CAUSE.search(text)
-    return "info" if cause is None else _LEVELS.get(cause[1], "warning")
+    return "info" if cause is None else LEVELS.get(cause[1], "warning")
 
 
 def _read(event: str, number: int, text: str) -> Row:
@@ -120,7 +118,7 @@ class Connections:
         self._gave_back(given)
         row = lost_connection_row(processor, given, self._acceptor.of(name).config.upstream or "")
         printed: Row = {name: value for name, value in row.items() if name not in RESTORED} | {"id": format_connection_id(row["id"])}
-        self._events.publish({"event": "closed", **row}, level=_LEVELS[row["cause"]], line=printed)
+        self._events.publish({"event": "closed", **row}, level=LEVELS[row["cause"]], line=printed)
 
 
 def end_cause(processor: Processor) -> str:

@@ -10,13 +10,39 @@ import pyarrow as pa
 
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 
+_OF_CONNECTIONS: Final = {
+    "opened_time": ("timestamp", "when the connection was accepted"),
+    "closed_time": ("timestamp", "when both sides were closed"),
+    "duration_ms": ("bigint", "milliseconds from opened_time to closed_time"),
+    "request_frames": ("bigint", "whole frames received from the client, recorded or not"),
+    "request_bytes": ("bigint", "bytes of these"),
+    "response_frames": ("bigint", "whole frames received from the upstream or a handler"),
+    "response_bytes": ("bigint", "bytes of these"),
+    "unforwarded_bytes": ("bigint", "bytes that were received and not forwarded"),
+    "cause": ("string", "why the connection ended: the words of errors-and-causes.md"),
+    "detail": ("string", "details of the cause; null: none"),
+    "side": ("string", "who caused the end: downstream (the client), upstream, or internal (framegate)"),
+    "level": ("string", "of the row closed in framegate's log: info, warning or error, by the cause"),
+    "end_state": ("string", "state of the connection when the cause occurred"),
+    "upstream": ("string", "name of the upstream; null: a handler answers"),
+    "endpoint": ("string", "address of the upstream that was tried last; null: none"),
+    "broker": ("int", "node id of the Kafka broker that the client reached, -1: the bootstrap; null: a listener without brokers"),
+    "mechanism": ("string", "SASL mechanism of the login; null: none"),
+    "tls_version": ("string", "TLS version of the client's connection; null: plaintext, or no complete handshake"),
+    "software": ("string", "software of a Kafka client, as it says; null: it does not"),
+    "software_version": ("string", "its version"),
+    "attempted_user": ("string", "name with which a login failed; null: none"),
+    "handshake_us": ("bigint", "microseconds of the client's TLS handshake and login; null: neither"),
+    "connect_us": ("bigint", "microseconds until the upstream was reached, or the last attempt failed; null: no attempt has ended"),
+    "attempts": ("int", "attempts to reach the upstream"),
+}
 _COLUMNS: Final = {
     # of the place of a frame, an answer or a gap
     "node": ("string", "name of the framegate; of a fleet in an object store, of its folder"),
     "stream": ("string", "stream of the tap's log: <node>.<slot>.<boot-id>"),
     "offset": ("bigint", "offset of the block in its stream; with stream, chunk_index and frame_index the key of a frame"),
     "chunk_index": ("int", "position of the chunk in its block"),
-    "capture_time": ("timestamp", "wall clock of the proxy's read that brought the end of the frame, or the gap"),
+    "capture_time": ("timestamp", "wall clock of the proxy's read that brought the end of the frame, or of the gap or the end of the connection"),
     "connection": ("string", "connection as logs and the CLI write it: slot-generation-counter; null: a gap over several"),
     "connection_id": ("bigint", "the same as a number"),
     "listener": ("string", "name of the listener"),
@@ -67,6 +93,8 @@ _COLUMNS: Final = {
     "lost_bytes": ("bigint", "bytes of these frames"),
     "reason": ("string", "why bytes or frames are missing; none"),
     "certainty": ("string", "of the counts: exact; at_most, an upper bound; unknown"),
+    "lost_ends": ("bigint", "connections that ended and have no row in the table connections"),
+    **_OF_CONNECTIONS,
     # sums by minute: rows of the same minute add up
     "minute": ("timestamp", "begin of the minute"),
     "until": ("timestamp", "the last minute of a gap over several; else the same as minute"),
@@ -104,7 +132,10 @@ _TABLES: Final = {
     "kafka_partitions": f"{_PLACE} frame_index {_REQUEST} acks topic partition records record_bytes codec newest_record_time base_offset "
     "high_watermark error_code fault",
     "groups": f"{_PLACE} frame_index {_REQUEST} group_id member_id generation error_code fault",
-    "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty",
+    "gaps": f"{_PLACE} first_sequence lost_from lost_until lost_frames lost_bytes reason certainty lost_ends",
+    "connections": "node stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol opened_time "
+    "closed_time duration_ms request_frames request_bytes response_frames response_bytes unforwarded_bytes cause detail side level end_state "
+    "upstream endpoint broker mechanism tls_version client_id software software_version attempted_user handshake_us connect_us attempts",
     "completeness": "node stream listener direction minute until totals seen stored withheld sampled lost at_most unknown shared first_offset state",
     "frames": f"{_PLACE} capture reason transfer_us frame_index sequence size kept_size payload api_key api_version latency_us request_size "
     "correlation_id",

@@ -36,7 +36,7 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
     """Partial sums of gaps and totals. A gap counts in each minute from ``lost_from`` to ``lost_until``; an exact gap over several minutes counts as
     ``shared``. It is one row here, because a gap may be months long; the view makes a row of each minute.
     """
-    rows = rows.filter(pc.not_equal(rows["kind"], "heard"))
+    rows = rows.filter(pc.is_in(rows["kind"], pa.array(["gap", "totals"])))
     begun, ended = (minute(pc.coalesce(rows[name], rows["capture_time"])) for name in ("lost_from", "lost_until"))
     first, last = pc.if_else(pc.less(ended, begun), ended, begun), pc.if_else(pc.less(ended, begun), begun, ended)
     one = pc.equal(first, last)

@@ -126,9 +126,9 @@ class Group:
         return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=(values == 0) | ~self.is_of(*kinds) if kinds else None)
 
     def until(self) -> pa.Array:
-        """When the last frame of a gap was lost, or of totals seen; before version 3 a gap knew only when it was written."""
+        """When the last frame of a gap was lost, or of totals seen, or a connection ended; before version 3 a gap knew only when it was written."""
         values = np.where(self.rows["original_bytes"] == 0, self.rows["capture_ns"], self.rows["original_bytes"])
-        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING))
+        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING, record.KIND_CONNECTION))
 
     def is_of(self, *kinds: int) -> "NDArray[np.bool_]":
         return np.isin(self.rows["kind"], kinds)
@@ -323,9 +323,9 @@ _MAKERS: Final[dict[str, Callable[[Group, pa.DataType], pa.Array]]] = {
     "frame_count": lambda group, kind: group.number("frame_count"),
     "original_bytes": lambda group, kind: group.count("original_bytes", record.KIND_FRAMES),
     "reason": lambda group, kind: group.word("reason", record.REASONS),
-    "lost_frames": lambda group, kind: group.count("lost_frames", record.KIND_GAP),
+    "lost_frames": lambda group, kind: group.count("lost_frames", record.KIND_GAP, record.KIND_CONNECTION),
     "lost_bytes": lambda group, kind: group.count("lost_bytes", record.KIND_FRAMES, record.KIND_GAP),
-    "lost_from": lambda group, kind: group.time("lost_from_ns", (*_COUNTING, record.KIND_CLOCK)),
+    "lost_from": lambda group, kind: group.time("lost_from_ns", (*_COUNTING, record.KIND_CLOCK, record.KIND_CONNECTION)),
     "lost_until": lambda group, kind: group.until(),
     "certainty": lambda group, kind: group.certainty(),
     "seen_frames": lambda group, kind: group.seen("lost_frames"),

@@ -9,7 +9,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 
+from framegate.proxy.cause import LEVELS
 from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
@@ -18,6 +20,7 @@ from framegate.proxy.tap.fleet import FOREVER_NS
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
+ENDED_COLUMNS: Final = (*PLACE, "payload")  # that ``connections`` reads
 _GAPS: Final = (*PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
 # The columns of the table frames that these functions read.
 COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
@@ -25,8 +28,14 @@ _TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_fram
 
 
 def gaps(rows: pa.Table) -> pa.Table:
-    """The table ``gaps``: frames that passed, or may have passed, and are not in the log; ``certainty`` says how exact the counts are."""
-    return rows.filter(pc.equal(rows["kind"], "gap")).select(_GAPS)
+    """The table ``gaps``: frames that passed, or may have passed, and are not in the log; ``certainty`` says how exact the counts are. Also ends of
+    connections that are missing.
+    """
+    rows = rows.filter(pc.is_in(rows["kind"], pa.array(["gap", "connection"])))
+    is_gap, missing = pc.equal(rows["kind"], "gap"), rows["lost_frames"]
+    lost = {"lost_frames": pc.if_else(is_gap, missing, 0), "lost_ends": pc.if_else(is_gap, 0, missing)}
+    certainty = pc.coalesce(rows["certainty"], "exact")
+    return pa.table({name: rows[name] for name in _GAPS} | lost | {"certainty": certainty})
 
 
 def nodes(rows: pa.Table) -> pa.Table:
@@ -36,6 +45,55 @@ def nodes(rows: pa.Table) -> pa.Table:
     ended = pc.equal(until.cast(pa.int64()), FOREVER_NS // 1000)
     return pa.table(
         {"node": heard["node"], "heard_time": heard["capture_time"], "complete_until": pc.if_else(ended, pa.scalar(None, MICROSECONDS), until)}
+    )
+
+
+_END: Final = pa.schema(
+    {
+        **dict.fromkeys(("frames", "bytes"), pa.struct({"request": pa.int64(), "response": pa.int64()})),
+        **dict.fromkeys(("opened_ns", "handshake_ns", "connect_ns"), pa.int64()),
+        "duration_ms": pa.float64(),
+        **dict.fromkeys(("attempts", "broker"), pa.int32()),
+        **dict.fromkeys(("tap_rule", "upstream", "endpoint", "mechanism", "client_id", "software", "software_version"), pa.string()),
+        **dict.fromkeys(("attempted_user", "cause", "detail", "side", "state"), pa.string()),
+        "tls": pa.struct({"version": pa.string()}),
+        "lost": pa.struct({"bytes": pa.int64()}),
+    }
+)
+"""The members of the row ``closed`` that the table ``connections`` has, but for those that the chunk has, too. One that is missing has its usual
+value, as ``proxy.server.link.complete`` gives it.
+"""
+
+
+def connections(rows: pa.Table) -> pa.Table:
+    """The table ``connections``, of rows with the JSON of a connection as ``payload``. Texts that are empty there are null here."""
+    texts = b"\n".join(rows["payload"].to_pylist())
+    found = pyarrow.json.read_json(
+        pa.BufferReader(texts),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(texts) + 1),
+        parse_options=pyarrow.json.ParseOptions(explicit_schema=_END, unexpected_field_behavior="ignore"),
+    )
+    words = {name: found[name] for name in _END.names if _END.field(name).type == pa.string()}
+    traffic = {f"{side}_{each}": pc.struct_field(found[each], side) for side in ("request", "response") for each in ("frames", "bytes")}
+    lasted_ns = pc.round(pc.multiply(found["duration_ms"], 1e6)).cast(pa.int64())
+    levels = pa.array(LEVELS.values()).take(pc.index_in(found["cause"], pa.array(LEVELS)))
+    return pa.table(
+        {
+            **{name: rows[name] for name in PLACE if name not in ("rule", "framing", "direction")},
+            **{name: pc.if_else(pc.equal(column, ""), None, column) for name, column in words.items() if name not in ("tap_rule", "state")},
+            "attempts": pc.coalesce(found["attempts"], pa.scalar(1, pa.int32())),
+            "broker": found["broker"],
+            "duration_ms": pc.divide(lasted_ns, 1_000_000),
+            **{name: pc.divide(found[f"{name[:-3]}_ns"], 1000) for name in ("handshake_us", "connect_us")},
+            "opened_time": pc.divide(found["opened_ns"], 1000).cast(MICROSECONDS),
+            "closed_time": pc.divide(pc.add(found["opened_ns"], lasted_ns), 1000).cast(MICROSECONDS),
+            **traffic,
+            "rule": words["tap_rule"],
+            "end_state": pc.coalesce(words["state"], "half_closed"),
+            "tls_version": pc.struct_field(found["tls"], "version"),
+            "unforwarded_bytes": pc.coalesce(pc.struct_field(found["lost"], "bytes"), 0),
+            "level": levels,
+        }
     )
 
 

@@ -36,7 +36,7 @@ class _Page:
     def text(self, source: str) -> str:
         title = f"framegate: {source}"
         when = f"{self._since:%Y-%m-%d %H:%M} to {self._until:%Y-%m-%d %H:%M} UTC"
-        parts = (self._completeness, self._traffic, self._topics, self._latency, self._sizes, self._refusals, self._slow)
+        parts = (self._completeness, self._traffic, self._connections, self._topics, self._latency, self._sizes, self._refusals, self._slow)
         body = "".join(f"<section>{part()}</section>" for part in parts)
         head = f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
         return f"{head}<h1>{html.escape(title)}</h1><p>{when}</p>{body}</html>\n"
@@ -61,6 +61,12 @@ class _Page:
         rows = self._rows(f"SELECT {_WHO} AS who, STEP AS step, sum(bytes) AS value FROM traffic_by_minute WHERE PERIOD GROUP BY 1, 2", "minute")
         scaled = [{**row, "value": row["value"] / self._step_s["minute"] / 1e6} for row in rows]
         return f"<h2>Traffic by principal, MB/s</h2>{self._lines(scaled, 'who', 'minute')}"
+
+    def _connections(self) -> str:
+        query = f"""SELECT {_WHO} AS principal, count(*) AS connections, count(CASE WHEN level <> 'info' THEN 1 END) AS failed,
+                           approx_percentile_cont(duration_ms, 0.5) / 1000.0 AS p50_s, sum(request_bytes) AS request_bytes,
+                           sum(response_bytes) AS response_bytes FROM connections WHERE PERIOD GROUP BY 1 ORDER BY connections DESC LIMIT 20"""
+        return f"<h2>Connections that ended, by principal</h2>{_table(self._rows(query))}"
 
     def _topics(self) -> str:
         query = f"""SELECT topic, api, {_WHO} AS principal, sum(records) AS records, sum(record_bytes) AS bytes, count(*) AS requests,

@@ -16,24 +16,24 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("offset", LongType(), False),  # logical offset of the block in its stream; with chunk_index a row's key for ever
     ("chunk_index", IntegerType(), False),  # position among the chunks of the block
     ("capture_time", TimestampType(), False),  # wall clock of the read; decreases within a stream only behind a row of kind clock
-    ("connection_id", LongType(), True),  # null: a gap over more than one connection, or no connection's
+    ("connection_id", LongType(), True),  # null: a gap over more than one connection, ends that are missing, or no connection's
     ("listener", StringType(), True),
     ("principal", StringType(), True),  # null: nobody said who it is
     ("peer", StringType(), True),  # the client, host:port
-    ("rule", StringType(), True),  # the tap rule that matched; rules: those in force from here on, as JSON
-    ("direction", StringType(), False),  # request (from the client), response
+    ("rule", StringType(), True),  # the tap rule that matched; rules: those in force from here on, as JSON; connection: what it was, as JSON
+    ("direction", StringType(), False),  # request (from the client), response; request: of no direction
     ("protocol", StringType(), False),  # framed, kafka
     ("framing", StringType(), False),  # int32
-    ("kind", StringType(), False),  # frames, gap, totals, clock, rules; heard: a node was heard then, all of it before lost_until is here
+    ("kind", StringType(), False),  # frames, gap, totals, clock, rules, connection; heard: a node was heard then, all before lost_until is here
     ("capture", StringType(), False),  # full, lengths, hash
     ("first_sequence", LongType(), True),  # number of the first frame on its connection and direction, from 0; null: unknown
     ("frame_count", IntegerType(), False),  # 0: other kinds than frames
     ("original_bytes", LongType(), False),  # the frames' bytes on the wire, headers included
     ("reason", StringType(), False),  # why bytes or frames are missing; none
-    ("lost_frames", LongType(), False),  # gap: frames that passed and are not in the log
+    ("lost_frames", LongType(), False),  # gap: frames that passed and are not in the log; connection: ends that are not
     ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes that the log does not have, cut, withheld or lost
-    ("lost_from", TimestampType(), True),  # gap: when the first one was lost; totals: seen; clock: the time before the step
-    ("lost_until", TimestampType(), True),  # gap: when the last one was lost, or earlier; totals: seen
+    ("lost_from", TimestampType(), True),  # gap: when the first one was lost; totals: seen; clock: the time before the step; connection: accepted
+    ("lost_until", TimestampType(), True),  # gap: when the last one was lost, or earlier; totals: seen; connection: when it ended
     ("certainty", StringType(), True),  # gap: exact; at_most: an upper bound; unknown: no count, lost_frames is 0
     ("seen_frames", LongType(), True),  # totals: frames that a rule matched, stored or not, between lost_from and lost_until
     ("seen_bytes", LongType(), True),  # totals: their bytes

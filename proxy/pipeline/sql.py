@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
+from framegate.proxy.pipeline.columns import PARTITIONS, TABLE_SCHEMAS
 from framegate.proxy.pipeline.delta import TableError, batch_of, open_table
 from framegate.proxy.pipeline.queries import PARTS, queries
 
@@ -32,9 +32,14 @@ def open_tables(output: str | Path) -> Callable[[str], pa.Table]:
     builder = QueryBuilder()
     for name in TABLE_SCHEMAS:
         table = open_table(output, name, newest)
-        if table is None:
+        if table is not None:
+            builder.register(PARTS.get(name, name), table)
+        elif newest >= 0:  # of an earlier version, which did not have it
+            columns = (column.split() for column in f"{TABLE_SCHEMAS[name]}, {PARTITIONS}".split(", "))
+            nothing = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns)
+            _run(builder, f"CREATE VIEW {PARTS.get(name, name)} AS SELECT {nothing} WHERE FALSE")
+        else:
             raise TableError(f"{output} has no table {name}; framegate pipeline run writes the tables")
-        builder.register(PARTS.get(name, name), table)
 
     def ask(statement: str) -> pa.Table:
         if not _QUERY.match(statement):

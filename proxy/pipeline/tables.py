@@ -5,6 +5,7 @@
     kafka_partitions   a row for each partition of a Produce request or a Fetch answer
     groups             a row for each request of a group's member
     gaps               a row for each gap
+    connections        a row for each connection that has ended
     traffic_by_minute  partial sums by minute, node, listener, principal and direction
     completeness       partial sums by stream, listener, direction and minute: frames that were seen, stored, withheld and lost
     nodes              a row each time that a node in an object store was heard
@@ -36,7 +37,7 @@ from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.store import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -65,9 +66,9 @@ def query_id(spark: "SparkSession") -> str:
 class TableWriter:
     """Writes micro-batches; the ``foreachBatch`` function of the job. An output has one at a time.
 
-    One Spark job for each batch writes the frames, and beside them what Kafka's frames say (``frame_contents``), and counts chunks on the way. Arrow
-    makes the other tables from the Parquet that was just written (``derived``, ``kafka_tables``); of the frames it reads the narrow columns only.
-    Gaps and totals cost a second job, in batches that have some.
+    One Spark job for each batch writes the frames, and beside them what Kafka's frames say (``frame_contents``) and ends of connections, and counts
+    chunks on the way. Arrow makes the other tables from the Parquet that was just written (``derived``, ``kafka_tables``); of the frames it reads the
+    narrow columns only. Gaps and totals cost a second job, in batches that have some.
 
     What is known of requests without an answer so far is in a file of its own, one for each batch. A batch is made from the file of the batch before,
     so a batch that comes again is made again as it was.
@@ -125,10 +126,12 @@ class TableWriter:
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
         seen = Observation()
-        counted = chunks.observe(seen, f.count_if(f.col("kind").isin("gap", "totals", "heard")).alias("gaps_and_totals"))
+        counted = chunks.observe(seen, f.count_if(f.expr(transforms.IS_GAP_OR_TOTALS)).alias("gaps_and_totals"))
         self._write_frames(counted)
         parts: dict[str, list[pa.Table]] = {}
-        for piece in _pieces(self._tables.staging / "frames"):
+        for piece in _pieces(self._tables.staging / "ends", derived.ENDED_COLUMNS):
+            parts.setdefault("connections", []).append(derived.connections(piece))
+        for piece in _pieces(self._tables.staging / "frames", derived.COLUMNS):
             for table, make in derived.OF_FRAMES.items():
                 parts.setdefault(table, []).append(make(piece))
         if seen.get["gaps_and_totals"]:
@@ -158,12 +161,12 @@ class TableWriter:
         return {stream_key(node_of(stream), stream): found.end for stream, found in streams.items()}
 
     def _write_frames(self, chunks: "DataFrame") -> None:
-        """Have Spark write the frames, and the contents of Kafka's, to the staging folder."""
+        """Have Spark write the frames, the contents of Kafka's, and the ends of connections to the staging folder."""
         hour = transforms.hour_columns(TIME_COLUMNS["frames"])
         rows = transforms.frames_and_contents(chunks, **hour)
         written = self._tables.staging / "written"
         rows.write.partitionBy("part", *PARTITION_COLUMNS).parquet(str(written))
-        for part in ("frames", "contents"):
+        for part in ("frames", "contents", "ends"):
             if (written / f"part={part}").exists():
                 (written / f"part={part}").rename(self._tables.staging / part)
 
@@ -174,9 +177,9 @@ def _contents(folder: Path) -> "Iterator[bytes]":
         yield from pq.ParquetFile(path).read(columns=["payload"])["payload"].to_pylist()
 
 
-def _pieces(frames: Path) -> "Iterator[pa.Table]":
-    """The rows of the files of the table frames, in pieces, without the payload."""
-    for path in sorted(frames.glob("*/*/*.parquet")):
+def _pieces(folder: Path, columns: "Sequence[str]") -> "Iterator[pa.Table]":
+    """Some columns of the rows that were written, in pieces."""
+    for path in sorted(folder.glob("*/*/*.parquet")):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_PIECE_ROWS, columns=list(derived.COLUMNS), use_threads=False):
+            for batch in file.iter_batches(_PIECE_ROWS, columns=list(columns), use_threads=False):
                 yield pa.Table.from_batches([batch])

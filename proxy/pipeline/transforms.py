@@ -25,7 +25,12 @@ FRAME_COLUMNS: Final = (
 )
 _CARRIED: Final = (*(name for name in PLACE if name != "connection"), "capture", "reason", "transfer_us")
 _GAPS_AND_TOTALS: Final = ("first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty", "seen_frames")
+# Starts of rows that are no frames, and what each such row has as its payload.
+_CONTENTS: Final = -1
+_END: Final = -2
 _ANSWER_LISTS: Final = ("request_key", "latency_us", "request_size", "correlation_id")
+IS_GAP_OR_TOTALS: Final = "(kind in ('gap', 'totals', 'heard') or (kind = 'connection' and connection_id is null))"
+"""SQL that chooses chunks of the kinds gap, totals and heard, and the numbers of ends of connections that are missing."""
 
 _NULLABLE: Final = {
     **dict.fromkeys(("node", "rule", "framing", "certainty"), "string"),
@@ -84,11 +89,15 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
 
 
 def frames_and_contents(chunks: "DataFrame", **more: str) -> "DataFrame":
-    """``frames``, and with them the values of the column ``decoded``, each as the payload of a row of its own; ``part`` says which a row is."""
+    """``frames``, and with them rows with another payload, so that chunks are read once: the values of the column ``decoded`` (``part`` is
+    ``contents``), and the JSON of connections that ended (``ends``).
+    """
     decoded = _with_all_columns(chunks)
-    rows, columns = _exploded(decoded, (*_CARRIED, "decoded"), "if(decoded is null, starts, array_append(starts, -1))")
-    columns["payload"] = f"if(_start < 0, decoded, {columns['payload']})"
-    return _frames(rows, columns, {"part": "if(_start < 0, 'contents', 'frames')", **more})
+    ended = "kind = 'connection' and connection_id is not null"
+    starts = f"if(decoded is not null, array_append(starts, {_CONTENTS}), if({ended}, array({_END}), starts))"
+    rows, columns = _exploded(decoded, (*_CARRIED, "decoded"), starts)
+    columns["payload"] = f"if(_start >= 0, {columns['payload']}, if(_start = {_END}, cast(rule as binary), decoded))"
+    return _frames(rows, columns, {"part": f"if(_start >= 0, 'frames', if(_start = {_END}, 'ends', 'contents'))", **more})
 
 
 def _frames(rows: "DataFrame", columns: dict[str, str], more: Mapping[str, str]) -> "DataFrame":
@@ -104,8 +113,8 @@ def _frames(rows: "DataFrame", columns: dict[str, str], more: Mapping[str, str])
 
 
 def gaps_and_totals(chunks: "DataFrame") -> "DataFrame":
-    """Chunks of the kinds gap, totals and heard, as ``derived`` takes them, with ``connection`` as logs write it."""
-    rows = _with_all_columns(chunks).where("kind in ('gap', 'totals', 'heard')")
+    """Chunks that ``IS_GAP_OR_TOTALS`` chooses, as ``derived`` takes them, with ``connection`` as logs write it."""
+    rows = _with_all_columns(chunks).where(IS_GAP_OR_TOTALS)
     return rows.selectExpr("kind", *(f"{connection_text()} as {name}" if name == "connection" else name for name in PLACE), *_GAPS_AND_TOTALS)
 
 

@@ -147,6 +147,13 @@ class Relay:
             rules.begin(pairs.selector.now_ns + pairs.wall_offset_ns)
         pairs.rules = rules
 
+    def note_end(self, row: str, route: Route, pair_id: i64, principal: str, peer: str, accepted_ns: i64, closed_ns: i64) -> None:
+        """Have the tap record the end of a connection. ``row``: its row ``closed``; times are of the selector's clock."""
+        pairs = self.pairs
+        if pairs.rules is not None:
+            opened_ns, ended_ns = accepted_ns + pairs.wall_offset_ns, closed_ns + pairs.wall_offset_ns
+            pairs.rules.note_end(row, route.listener, route.protocol, principal or None, peer, int(pair_id), opened_ns, ended_ns)
+
     def follow(self, pair: Pair) -> None:
         """Have an open pair do as the rules in force say."""
         try:

@@ -26,7 +26,7 @@ from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.request_sampler import RequestSpan
 from framegate.proxy.relay.route import Route
 from framegate.proxy.server.commands import Commands
-from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
+from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers, row_of
 from framegate.proxy.server.messages import BrokersSeenNotice, DemandNotice, FrameRefusedNotice, PartedNotice, RequestSpansNotice, RowsNotice
 from framegate.proxy.server.pair_rows import (
     closed_line,
@@ -177,8 +177,11 @@ class ControlLink(DemandWatcher):
             self._collect(self._opened, opened_line(pair, self._relay.pairs.wall_offset_ns))
 
     def pair_closed(self, pair: Pair) -> None:
+        client, line = pair.client.channel, closed_line(pair, self._relay.pairs.wall_offset_ns)
+        principal, peer = ("", "") if client is None else (client.principal, client.peer)
+        self._relay.note_end(row_of(line), pair.route, pair.id, principal, peer, pair.opened_ns, pair.closed_ns)
         if self._up:
-            self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
+            self._collect(self._closed, line)
             if pair.cause is Cause.FRAME_TOO_LARGE or pair.cause is Cause.NEGATIVE_SIZE:
                 self._report_refused(pair)
         self.commands.pair_changed()
@@ -346,13 +349,11 @@ class ControlLink(DemandWatcher):
 
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over has a closed row, like every other."""
-        number = self._relay.refuse(route, cause)
+        number, accepted_ns, now_ns = self._relay.refuse(route, cause), handover.accepted_ns, self._selector.now_ns
+        line = refused_line(number, route, handover.peer, handover.broker, accepted_ns, now_ns, self._relay.pairs.wall_offset_ns, cause, detail)
+        self._relay.note_end(row_of(line), route, number, "", handover.peer, accepted_ns, now_ns)
         if self._up:
-            offset_ns = self._relay.pairs.wall_offset_ns
-            self._collect(
-                self._closed,
-                refused_line(number, route, handover.peer, handover.broker, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail),
-            )
+            self._collect(self._closed, line)
 
     # The events that are watched, and the end.
 

@@ -130,6 +130,11 @@ def split_line(event: str, line: str) -> tuple[int, int, str]:
     return found
 
 
+def row_of(line: str) -> str:
+    """The row of a line that this process has made."""
+    return line.split(_SPACE, 2)[2]
+
+
 def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
     """The row of a line, with the number as its id: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, by event. Raises LinkError: it cannot be read,
     or is not as declared; then the error names the key.

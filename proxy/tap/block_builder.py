@@ -25,6 +25,7 @@ from framegate.proxy.tap.record import (
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
     KIND_CLOCK,
+    KIND_CONNECTION,
     KIND_GAP,
     KIND_RULES,
     KIND_TOTALS,
@@ -223,6 +224,10 @@ class BlockBuilder:
         """Add a totals row, like ``add_gap``."""
         self._flags |= BLOCK_TOTALS
         self._add_row(totals, totals.until_ns, KIND_TOTALS, -1)
+
+    def add_end(self, end: Gap) -> None:
+        """Add the end of a connection, or the number of ends that are lost, like ``add_gap``."""
+        self._add_row(end, end.until_ns, KIND_CONNECTION, self.string(end.rule))
 
     def add_clock(self, from_ns: i64, to_ns: i64) -> None:
         """Record that the wall clock was set back; capture times continue from ``to_ns``."""

@@ -4,7 +4,8 @@ Frames that a rule matched and the log did not take are counted in one ``Gap`` f
 writer puts it into the next block. While the log refuses for long, connections come and go: beyond ``MAX_PENDING_GAPS`` the gaps of one listener,
 direction, reason and window become one without a connection, and if that is not enough, those of all windows become one. So memory is bounded.
 
-Totals (``tallies``) are a ``Gap`` without a reason: frames seen instead of frames lost. They wait in the same way.
+Totals (``tallies``) are a ``Gap`` without a reason: frames seen instead of frames lost. They wait in the same way. So do ends of connections, from
+``from_ns`` to ``until_ns`` with their JSON as ``rule``; beyond ``MAX_PENDING_ENDS`` they are only counted.
 """
 
 from typing import Final
@@ -14,6 +15,7 @@ from mypy_extensions import i64
 from framegate.proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, WINDOW_NS
 
 MAX_PENDING_GAPS: Final = 4096
+MAX_PENDING_ENDS: Final = 1024
 NO_CONNECTION: Final = -1
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
@@ -152,6 +153,12 @@ class LogBlock:
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
                 )
+
+    def ends(self) -> Iterator[dict[str, Any]]:
+        """What each connection was that ended, in order; ends that are lost are not in it."""
+        for row in self.rows:
+            if row.kind == record.KIND_CONNECTION and row.connection >= 0:
+                yield json.loads(self.strings[row.rule])
 
     def _frames_of(self, row: record.ChunkRow) -> Iterator[Frame]:
         data = self.chunk_data(row)

@@ -1,4 +1,4 @@
-"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 3.
+"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 4.
 
 Where things are::
 
@@ -43,15 +43,16 @@ over everything from ``header_len`` to ``block_len``, padding included. A torn t
 Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "offsets": …, "itemsize": CHUNK_ROW_BYTES})``)::
 
       0 capture_ns      i64   wall clock; decreases within a stream only behind a row of kind clock
-      8 connection      i64   id of the pair; -1: a gap of more than one connection
+      8 connection      i64   id of the pair; -1: a gap of more than one connection; connection: ends that are not in the log
      16 first_frame     i64   number of the first frame (of the first lost one) on this connection and direction, from 0; -1 unknown
      24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included; piece: where in the stored frame it begins;
-                              gap, totals: when the last one was lost, or seen (0 before version 3: at capture_ns or earlier)
+                              gap, totals: when the last one was lost, or seen (0 before version 3: at capture_ns or earlier);
+                              connection: when it ended
      32 lost_frames     i64   gap: whole frames that were received and are not in the log; totals: frames that were seen, stored or not;
-                              FLAG_PIECES: offset behind which the pieces lie
+                              FLAG_PIECES: offset behind which the pieces lie; connection -1: the number of ends
      40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk, or (but with FLAG_PIECES) replaced
-     48 lost_from_ns    i64   gap, totals: when the first one was lost, or seen; clock: the capture time before the step; frames: when the
-                              first bytes of a frame that was cut through were received, else 0
+     48 lost_from_ns    i64   gap, totals: when the first one was lost, or seen; clock: the capture time before the step; connection: when it was
+                              accepted; frames: when the first bytes of a frame that was cut through were received, else 0
      56 data_offset     i32   of the chunk's data within the data section
      60 data_length     i32
      64 frame_count     i32   frames: at least 1; gap, piece: 0
@@ -61,9 +62,10 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      80 listener        i32   index into strings; -1 unknown (gaps of a dead processor)
      84 principal       i32   index into strings; -1 none
      88 peer            i32   index into strings: the client, host:port; -1 unknown
-     92 rule            i32   index into strings: the tap rule that matched; -1 none; kind rules: the rules in force from here on, as JSON
+     92 rule            i32   index into strings: the tap rule that matched; -1 none; kind rules: the rules in force from here on, as JSON; kind
+                              connection: what the connection was, as JSON
      96 direction       u8    DIRECTIONS: 0 request (from the client), 1 response
-     97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece, 3 totals, 4 clock, 5 rules
+     97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece, 3 totals, 4 clock, 5 rules, 6 connection
      98 capture         u8    CAPTURES: 0 full, 1 lengths, 2 hash
      99 reason          u8    REASONS: why a gap, or why bytes were cut; 0 nothing is missing
     100 framing         u8    FRAMINGS: what the frames were on the wire; 0 int32
@@ -86,11 +88,14 @@ the chunk's data is the whole stored frame, without FLAG_PIECES and its offset, 
 there from the frame's beginning to the first hole, at least the header; lost_bytes counts the rest, and the reason is ``pieces_lost``.
 
 Other rows. ``totals``: what one listener and direction saw in one window (COMPLETENESS.md); ``clock``: the wall clock was set back, times before and
-behind cannot be compared; ``rules``: behind this row, and before the next, chunks are by these rules. They have no data and no frames.
+behind cannot be compared; ``rules``: behind this row, and before the next, chunks are by these rules; ``connection``: a connection has ended. They
+have no data and no frames. The JSON of an end is the row ``closed`` of framegate's log (deploy/log.md) without what control adds, and with
+``tap_rule``: the first rule in force that applies to the connection. A connection to which none applies has no row. With connection -1 a row stands
+for ends that the log could not take, for its reason. Ends are no part of the accounting of frames.
 
-Versions. 3: seals, ledger, totals, clock and rules, certainty and end of gaps, requests of answers. 2: pieces; a block with any, or with
-FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1 stops there and misreads nothing. Other blocks are
-as in version 1, and segments of older versions are read as ever.
+Versions. A reader refuses segments of a later version than it knows. 4: ends of connections. 3: seals, ledger, totals, clock and rules, certainty and
+end of gaps, requests of answers. 2: pieces; a block with any, or with FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader
+of version 1 stops there and misreads nothing. Other blocks are as in version 1, and segments of older versions are read as ever.
 
 The accounting: every whole frame received on a connection and direction that a rule matched is either in a frames chunk or in ``lost_frames`` of
 a gap.
@@ -100,7 +105,7 @@ import re
 import struct
 from typing import Final, NamedTuple
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 SEALED_SINCE: Final = 3  # sealed segments of this version and later have a seal
 SEGMENT_HEADER_BYTES: Final = 4096
 SEAL_AT: Final = 3968
@@ -134,7 +139,8 @@ KIND_PIECE: Final = 2
 KIND_TOTALS: Final = 3
 KIND_CLOCK: Final = 4
 KIND_RULES: Final = 5
-KINDS: Final = ("frames", "gap", "piece", "totals", "clock", "rules")
+KIND_CONNECTION: Final = 6
+KINDS: Final = ("frames", "gap", "piece", "totals", "clock", "rules", "connection")
 
 CAPTURE_FULL: Final = 0
 CAPTURE_LENGTHS: Final = 1

@@ -9,6 +9,7 @@ import fnmatch
 import ipaddress
 import json
 import re
+from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 from mypy_extensions import i64
@@ -17,8 +18,9 @@ from framegate.proxy.config.limits import MAX_INT32
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.config.selection import api_key, byte_range, overlap
 from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.point import TapPoint
-from framegate.proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, FRAMINGS, PROTOCOLS
+from framegate.proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTION_REQUEST, DIRECTIONS, FRAMINGS, PROTOCOLS, REASON_NONE
 from framegate.proxy.tap.redaction import Redaction
 from framegate.proxy.tap.rule_use import RuleUse
 from framegate.proxy.tap.selection import SAMPLE_SCALE, Candidate, Conditions, SelectingTap
@@ -84,6 +86,12 @@ class CompiledRule:
         if not self._networks:
             return True
         return address is not None and any(address in network for network in self._networks)
+
+    def applies(self, listener: str, protocol: i64, principal: str | None, address: Address | None) -> bool:
+        """Whether the rule may match frames of a connection, of either direction, and has not expired."""
+        if self.conditions.expired:
+            return False
+        return any(self.matches(listener, protocol, direction, principal, address) for direction in self._directions)
 
     def samples(self, connection: int) -> bool:
         """Whether the rule's share of connections includes this one; the same for both directions."""
@@ -203,6 +211,29 @@ class TapRules:
                 if rule.takes_all:
                     break
         return SelectingTap(candidates, connection, direction, self._turned_off) if candidates else None
+
+    def note_end(
+        self, row: str, listener: str, protocol: str, principal: str | None, peer: str | None, connection: int, opened_ns: i64, closed_ns: i64
+    ) -> None:
+        """Record the end of a connection, if a rule applies to it; the share of connections that a rule takes does not matter.
+
+        Args:
+            row: what the connection was, a JSON object that is not empty.
+            listener, protocol, principal, peer, connection: as for ``match``.
+            opened_ns, closed_ns: when it was accepted, and when it ended, wall clock.
+        """
+        address = parse_address(peer) if self._asks_address else None
+        spoken = PROTOCOLS.index(protocol)
+        for rule in self._rules:
+            if rule.applies(listener, spoken, principal, address):
+                text = f'{{"tap_rule":{encode_basestring(rule.name)},{row[1:]}'
+                if not text.isascii():
+                    text = text.encode(errors="replace").decode()  # a name of a Unix socket may have bytes that are no text
+                end = Gap(connection=connection, direction=DIRECTION_REQUEST, reason=REASON_NONE, protocol=spoken, from_ns=opened_ns, rule=text)
+                end.listener, end.principal, end.peer = listener, principal, peer
+                end.add(0, 0, closed_ns)
+                self._writer.note_end(end)
+                return
 
 
 def _compiled(rule: TapRule) -> CompiledRule:

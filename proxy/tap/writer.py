@@ -3,7 +3,7 @@
 Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over through one queue. ``queue_size`` bounds the memory
 of the blocks handed over and not yet written, and of the block being built (``Block.weight``). A chunk is accepted while the level is below it, so
 one run may exceed it: one read, and the frame begun in earlier reads; a buffer's unused room may add ``COPY_BELOW``. In addition, three buffers of
-``flush_size`` are kept, and at most twice ``MAX_PENDING_GAPS`` gaps.
+``flush_size`` are kept, at most twice ``MAX_PENDING_GAPS`` gaps, and ``MAX_PENDING_ENDS`` ends of connections, of about 1 KB each.
 
 When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` counts the frames in a ``Gap``,
 which goes into the next block that is written. Chunks of a rule with ``on_full: mute`` are always taken, and a block with such chunks is written
@@ -33,12 +33,13 @@ from mypy_extensions import i64
 from framegate.proxy.config.model import TapConfig
 from framegate.proxy.tap.block import Block
 from framegate.proxy.tap.block_builder import COPY_BELOW, BlockBuilder
-from framegate.proxy.tap.gap import Gap, PendingGaps
+from framegate.proxy.tap.gap import MAX_PENDING_ENDS, NO_CONNECTION, Gap, PendingGaps
 from framegate.proxy.tap.record import (
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
     DIRECTION_RESPONSE,
     KIND_CLOCK,
+    KIND_CONNECTION,
     KIND_FRAMES,
     KIND_GAP,
     KIND_RULES,
@@ -107,6 +108,8 @@ class TapWriter:
         self._gaps = PendingGaps()
         self._sampled = PendingGaps()
         self._totals = PendingGaps()
+        self._ends: list[Gap] = []
+        self._lost_ends = PendingGaps()
         self._window_from_ns: i64 = 0
         self._state_due_ns: i64 = 0
         self._state_in_ns: i64 = 0  # time until ``_state_due_ns``, which the next poll sets
@@ -249,6 +252,28 @@ class TapWriter:
                 use.note_loss(gap.reason, frames)
         return self._remember(gap) if fresh else gap
 
+    def note_end(self, end: Gap) -> None:
+        """Take the end of a connection, for the next block. While the log takes none, ends wait; those beyond ``MAX_PENDING_ENDS`` are counted."""
+        now_ns = end.until_ns
+        if now_ns < self.builder.last_ns or now_ns >= self.window_end_ns:
+            self.turn(now_ns)
+        if len(self._ends) >= MAX_PENDING_ENDS and self.refusal() == 0:
+            self._queue_block()
+        self._keep_end(end, self.refusal())
+
+    def _keep_end(self, end: Gap, reason: i64) -> None:
+        """Keep an end for the next block, or count it as lost for a reason."""
+        if len(self._ends) < MAX_PENDING_ENDS:
+            self._ends.append(end)
+            return
+        lost = Gap(connection=NO_CONNECTION, direction=end.direction, reason=reason, listener=end.listener, from_ns=end.until_ns)
+        lost.add(1, 0, end.until_ns)
+        self._lost_ends.remember(lost)
+
+    def _unsaid(self) -> int:
+        """How many gaps, totals and ends of connections wait for a block."""
+        return len(self._gaps) + len(self._totals) + len(self._ends) + len(self._lost_ends)
+
     def set_rules(self, text: str, now_ns: i64) -> None:
         """Record the rules for the following chunks before the next of them, and first in a new stream. ``text``: the rules in force, JSON.
         ``now_ns``: wall clock.
@@ -282,7 +307,7 @@ class TapWriter:
             self._state_in_ns = 0
         if self._state_due_ns != 0 and now_ns >= self._state_due_ns:
             self._state_totals()
-        unsaid = len(self._gaps) + len(self._totals)
+        unsaid = self._unsaid()
         waiting = self.builder.chunk_count > 0 or (unsaid > 0 and self.refusal() != REASON_QUEUE_FULL)
         if not waiting:
             self._due_ns = 0
@@ -298,8 +323,8 @@ class TapWriter:
 
     def flush_and_close(self, timeout_ms: int) -> bool:
         """Write what waits, seal the segment, end the thread. Blocks the caller. ``timeout_ms``: how long to wait for a disk that does not take the
-        blocks. Returns whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
-        ``frames_dropped``, and ``error`` says why.
+        blocks. Returns whether the log accounts for every matched frame, as a frame or in a gap, and for every end of a connection. If not,
+        ``error`` says why; of frames, the thread's ``frames_gapped`` is below ``frames_dropped``.
         """
         self._release_sampled()
         self.tallies.release()
@@ -314,7 +339,7 @@ class TapWriter:
         self._queue_block()
         self.write_queued()
         self._settle_failed()
-        whole = len(self._gaps) == 0 and len(self._totals) == 0 and self.thread.frames_gapped == self.frames_dropped
+        whole = self._unsaid() == 0 and self.thread.frames_gapped == self.frames_dropped
         self.thread.seal(whole)
         return whole
 
@@ -332,12 +357,15 @@ class TapWriter:
         if self._clock_from_ns != 0:
             builder.add_clock(self._clock_from_ns, builder.last_ns)
             self._clock_from_ns = 0
-        if len(self._gaps) > 0 or len(self._totals) > 0:
+        if self._unsaid() > 0:
             self.add_rules()
         for gap in self._gaps.take():
             builder.add_gap(gap)
         for totals in self._totals.take():
             builder.add_totals(totals)
+        for end in self._ends + self._lost_ends.take():
+            builder.add_end(end)
+        self._ends.clear()
         if builder.chunk_count == 0:
             return
         self.blocks_handed += 1
@@ -384,13 +412,17 @@ class TapWriter:
             self._clock_from_ns = read_i64_le(rows, at + 48)
         elif kind == KIND_RULES:
             self._rules_due = True
-        elif kind in (KIND_GAP, KIND_TOTALS):
+        elif kind in (KIND_GAP, KIND_TOTALS, KIND_CONNECTION):
             gap = block.gap(at, (codes >> 24) & 0xFF)
             gap.from_ns = read_i64_le(rows, at + 48)
             gap.until_ns = gap.from_ns
             gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40), read_i64_le(rows, at + 24))
             if kind == KIND_GAP:
                 self._gaps.remember(gap)
-            else:
+            elif kind == KIND_TOTALS:
                 self._totals.remember(gap)
+            elif connection == NO_CONNECTION:
+                self._lost_ends.remember(gap)
+            else:
+                self._keep_end(gap, block.failure)
         # a piece: its frame counts when it is completed, or as a partial frame

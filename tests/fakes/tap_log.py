@@ -1,5 +1,6 @@
 """A processor as the tap's log sees it: the real writer and real rules, fed by hand, writing in the caller's thread."""
 
+import json
 import struct
 import zlib
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from librt.vecs import append, vec
 from mypy_extensions import i32
 
 from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.run import Run
 from framegate.proxy.tap.frame_tap import FrameTap
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.rows import closed_row
 from tests.fakes.runs import framed, pieces_of
 
 START_NS = 1_700_000_000_000_000_000
@@ -104,6 +107,16 @@ class FakeProcessor:
             self.part(run, len(body), **facts)
             if flush:
                 self.flush()
+
+    def end(
+        self, connection: int = 1, *, at_ns: int = START_NS, lasted_ns: int = 1_500_000_000, principal: str | None = "CN=a", **facts: Any
+    ) -> None:
+        """End a connection; ``facts``: members of its row that are others than those of a client that has closed."""
+        own = {"listener": "main", "upstream": "u", "endpoint": "10.0.0.9:7", "tls": None, "detail": "", "handshake_ns": None} | facts
+        peer, opened_ns = f"10.0.0.1:{connection}", at_ns - lasted_ns
+        times = {"opened_ns": opened_ns, "closed_ns": at_ns, "duration_ms": lasted_ns / 1e6}
+        row = {**closed_row(peer=peer, principal=principal, **times, **own), "id": format_connection_id(connection)}
+        self._rules.note_end(json.dumps(row, ensure_ascii=False), own["listener"], "framed", principal, peer, connection, opened_ns, at_ns)
 
     def flush(self) -> None:
         self.writer.poll_due(1)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from framegate.proxy.tap.headers import decode_segment_header
 from framegate.proxy.tap.log_block import Frame, GapRecord, LogBlock
@@ -47,3 +48,10 @@ def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
     for name in streams(root) if stream is None else [stream]:
         for block in read_blocks(root, name, first_offset(root, name)):
             yield from block.gaps()
+
+
+def read_ends(root: str, stream: str | None = None) -> Iterator[dict[str, Any]]:
+    """What each connection was whose end is in the log."""
+    for name in streams(root) if stream is None else [stream]:
+        for block in read_blocks(root, name, first_offset(root, name)):
+            yield from block.ends()

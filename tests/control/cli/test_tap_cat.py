@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from framegate.control.cli.commands import main
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.consumer import write_consumer
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from framegate.proxy.tap.log_reader import walk
+from framegate.proxy.tap.record import REASON_DISK_FULL
 from tests.fakes.privileges import unprivileged
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -172,3 +174,25 @@ def test_a_file_that_may_not_be_read_is_one_line(capfd: pytest.CaptureFixture[st
     assert (ended.value.code, out) == (code, "")
     assert err.startswith(f"framegate: {root} cannot be read: [Errno 13] Permission denied")
     assert len(err.splitlines()) == 1
+
+
+def test_ends_of_connections_are_lines_that_the_options_about_connections_choose(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.send([b"body"], connection=CONNECTION)
+    processor.end(CONNECTION, at_ns=START_NS + SECOND)
+    processor.end(CONNECTION + 1, at_ns=START_NS + 2 * SECOND, listener="other", cause="auth_failed", side="upstream", detail="no\nuser")
+    processor.flush()
+    missing = Gap(connection=NO_CONNECTION, direction=0, reason=REASON_DISK_FULL, listener="main", from_ns=START_NS + 2 * SECOND)
+    missing.add(4, 0, START_NS + 2 * SECOND)
+    processor.writer.builder.add_end(missing)
+    processor.close()
+    own, other, lost = lines(run(str(tmp_path)))[-3:]
+    assert own.startswith("-- 2023-11-14T22:13:21.000000Z 0-1-5 main 10.0.0.1:536870917 ended after 1.500s, ")
+    assert own.endswith(" 3 requests 300 B, 2 responses 200 B: peer_closed (downstream)")
+    assert other.startswith("-- 2023-11-14T22:13:22.000000Z 0-1-6 other ")
+    assert other.endswith("auth_failed (upstream): no\\nuser")
+    assert lost == "-- 2023-11-14T22:13:22.000000Z 4 connections ended without a record: disk_full, main"
+    assert lines(run(str(tmp_path), "--connection", "0-1-6", "--listener", "other", "--direction", "response")) == [other]
+    assert lines(run(str(tmp_path), "--since", "2023-11-14T22:13:21.5Z")) == [other, lost]
+    raw = run(str(tmp_path), "--raw")
+    assert (raw.stdout, raw.stderr) == ("body", "")

@@ -146,6 +146,13 @@ def test_what_there_is_no_room_for_is_counted_and_told_first(tmp_path: Path, fol
     following.lines.room = 1
     follower.show_appended()
     assert following.lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
+    following.lines.room = 0
+    processor.end(1)
+    processor.flush()
+    follower.show_appended()
+    following.lines.room = 1
+    follower.show_appended()
+    assert following.lines.take() == [f"{word}0 frames not shown, and 1 end of connections"]
 
 
 def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(tmp_path: Path, following: Following, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import datetime
+import json
 import struct
 from pathlib import Path
 from typing import Any, cast
@@ -188,6 +189,18 @@ def test_clock_and_rules_are_rows(tmp_path: Path) -> None:
     assert (clock["kind"], clock["lost_from"], clock["lost_until"], clock["lost_frames"], clock["certainty"]) == ("clock", START, None, 0, None)
     rules = row_of(remade(gap, 0, kind=record.KIND_RULES, reason=0, lost_frames=0, lost_bytes=0, lost_from_ns=0))
     assert (rules["kind"], rules["rule"], rules["lost_from"], rules["seen_frames"]) == ("rules", "all", None, None)
+
+
+def test_the_end_of_a_connection_is_a_row_with_its_json_and_its_times(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.end(7, at_ns=START_NS + 10**9, lasted_ns=10**9)
+    processor.close()
+    (row,) = rows(tmp_path)
+    place = {"kind": "connection", "connection_id": 7, "listener": "main", "principal": "CN=a", "peer": "10.0.0.1:7", "direction": "request"}
+    times = {"capture_time": START + SECOND, "lost_from": START, "lost_until": START + SECOND}
+    nothing = {"frame_count": 0, "original_bytes": 0, "lost_frames": 0, "lost_bytes": 0, "data": b"", "starts": [], "certainty": None}
+    assert row.items() >= (place | times | nothing).items()
+    assert json.loads(str(row["rule"])).items() >= {"id": "0-0-7", "tap_rule": "all", "cause": "peer_closed"}.items()
 
 
 def with_requests(block: Block, requests: list[int] | None) -> Block:

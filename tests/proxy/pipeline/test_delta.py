@@ -143,22 +143,31 @@ def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one
     new = ("api", "client_id", "outcome", "acks", "error_code", "fault")
     now = dict(TABLE_SCHEMAS)
     with monkeypatch.context() as before:
-        for table in ("kafka_partitions", "groups"):
+        for table in ("kafka_partitions", "groups", "connections"):
             before.delitem(TABLE_SCHEMAS, table)
-        known = ", ".join(column for column in TABLE_SCHEMAS["requests"].split(", ") if column.split()[0] not in new)
-        before.setitem(TABLE_SCHEMAS, "requests", known)
+        for table, added in (("requests", new), ("gaps", ("lost_ends",))):
+            known = ", ".join(column for column in TABLE_SCHEMAS[table].split(", ") if column.split()[0] not in added)
+            before.setitem(TABLE_SCHEMAS, table, known)
         old = DeltaTables(tmp_path)
         write(old, 0, START, table="requests", latency_us=7, api_key=3, request_size=1, answer_size=1, listener="main")
+        write(old, 0, START, table="gaps", lost_frames=1)
         write(old, 0, table="frames")
     TABLE_SCHEMAS.clear()
     TABLE_SCHEMAS.update(now)  # in its order
     tables = DeltaTables(tmp_path)
-    assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "requests": 1}
+    assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "requests": 1, "gaps": 1}
+    write(tables, 1, START, table="connections", cause="idle", request_bytes=5)
+    write(tables, 1, START, table="gaps", lost_frames=0, lost_ends=3)
     write(tables, 1, START, table="requests", outcome="acks_0", api="Produce", api_key=0, request_size=2, listener="main")
     write(tables, 1, START, table="frames", size=1)
     fields = {field.name: field.metadata.get("comment") for field in DeltaTable(tmp_path / "requests").schema().fields}
     assert all(fields[name] for name in new)
     ask = open_tables(tmp_path)
+    assert ask("SELECT cause, request_bytes, detail FROM connections").to_pylist() == [{"cause": "idle", "request_bytes": 5, "detail": None}]
+    assert ask("SELECT lost_frames, lost_ends FROM gaps ORDER BY 1").to_pylist() == [
+        {"lost_frames": 0, "lost_ends": 3},
+        {"lost_frames": 1, "lost_ends": None},
+    ]
     assert ask("SELECT api_key, outcome, api FROM requests ORDER BY api_key").to_pylist() == [
         {"api_key": 0, "outcome": "acks_0", "api": "Produce"},
         {"api_key": 3, "outcome": None, "api": None},

@@ -48,6 +48,7 @@ def test_a_page_has_plots_and_tables_and_nothing_from_elsewhere(output: Path) ->
         "complete",
         "p99",
         "up to 512 KiB",
+        "CN=a 2 1 1.5 20 40",
         "2026-11-22 07:00 to 2026-11-22 08:00",
     ):
         assert words in said, words

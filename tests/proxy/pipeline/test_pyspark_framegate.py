@@ -91,7 +91,7 @@ def test_a_users_script_imports_one_light_module(tmp_path: Path) -> None:
     assert run_user_script(tmp_path, SCRIPT) == [
         "[] [] True",
         "pyspark_framegate framegate.proxy.pipeline.transforms True coalesce True",
-        "['completeness', 'frames', 'gaps', 'groups', 'kafka_partitions', 'nodes', 'requests', 'traffic_by_minute'] True True True",
+        "['completeness', 'connections', 'frames', 'gaps', 'groups', 'kafka_partitions', 'nodes', 'requests', 'traffic_by_minute'] True True True",
     ]
 
 

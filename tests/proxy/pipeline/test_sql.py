@@ -1,6 +1,7 @@
 """Questions to the tables without Spark."""
 
 import datetime
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def write_hour(output: Path) -> Path:
     stage(tables, "traffic_by_minute", *(sums | {"principal": who, "frames": 1, "bytes": 10} for who in ("CN=a", "CN=a", None)))
     stage(tables, "completeness", sums | {"stream": "n.0.b", "until": START, "seen": 3, "stored": 3, **dict.fromkeys(OTHERS, 0)})
     stage(tables, "gaps", sums | {"reason": "queue_full", "certainty": "exact", "lost_frames": 4})
+    end = {"duration_ms": 1500, "request_bytes": 10, "response_bytes": 20}
+    stage(tables, "connections", *(end | {"principal": who, "level": level} for who, level in (("CN=a", "info"), ("CN=a", "error"), (None, "info"))))
     for table in TABLE_SCHEMAS:
         tables.commit(table, 0, "")
     tables.clear_staging()
@@ -63,6 +66,14 @@ def test_tables_and_views_have_their_names_and_are_of_one_batch(output: Path) ->
     assert ask("SELECT api, requests, answers, errors FROM requests_by_api").to_pylist() == [
         {"api": "Produce", "requests": 62, "answers": 62, "errors": 1}
     ]
+
+
+def test_a_table_that_is_new_in_this_version_has_no_rows_until_a_job_has_made_it(output: Path) -> None:
+    shutil.rmtree(output / "connections")
+    ask = open_tables(output)
+    empty = ask("SELECT * FROM connections")
+    assert (empty.column_names, empty.num_rows) == (arrow_schema("connections").names, 0)
+    assert "Connections that ended" in page(ask, "t", START, START + 60 * MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +103,4 @@ def test_an_output_without_tables_says_so_and_one_without_rows_answers(tmp_path:
     DeltaTables(tmp_path)
     ask = open_tables(tmp_path)
     assert ask("SELECT count(*) AS n FROM minutes")["n"].to_pylist() == [0]
-    assert page(ask, "t", START, START + MINUTE).count('class="none"') == 10
+    assert page(ask, "t", START, START + MINUTE).count('class="none"') == 11

@@ -13,7 +13,9 @@ from framegate.proxy.pipeline.delta import DeltaTables, compact
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.tables import BatchError, TableWriter
 from framegate.proxy.pipeline.views import read_table, register_views
+from framegate.proxy.server.rows import LostRow
 from framegate.proxy.tap import record
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from tests.fakes import record_batches
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
@@ -44,7 +46,7 @@ class TestWithSpark:
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Path:
-        """Two frames, a Produce without an answer, an answer to a Heartbeat, a gap."""
+        """Two frames, a Produce without an answer, an answer to a Heartbeat, a gap, the ends of two connections and of four that are missing."""
         processor = FakeProcessor(tmp_path / "log")
         processor.block([b"one", b"two"])
         processor.send(
@@ -52,6 +54,22 @@ class TestWithSpark:
         )
         processor.send([struct.pack(">ih", 7, 0)], direction="response", protocol="kafka", keys=[12 << 16], latencies=[9])
         processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
+        processor.end(1, at_ns=START_NS + 1_500_002_000)
+        tls = {"version": "TLSv1.3", "cipher": "x", "certificate": "y"}
+        told = {
+            "mechanism": "PLAIN",
+            "tls": tls,
+            "broker": -1,
+            "client_id": 'a"ü',
+            "software": "",
+            "lost": LostRow(bytes=9, request=9, response=0),
+            "detail": "within a frame",
+        }
+        processor.end(2, at_ns=START_NS + 3_000_000_000, cause="peer_reset", side="upstream", handshake_ns=3_000, **told)
+        missing = Gap(connection=NO_CONNECTION, direction=0, reason=record.REASON_DISK_FULL, listener="main", from_ns=START_NS)
+        missing.add(4, 0, START_NS + 1_000_000_000)
+        processor.flush()
+        processor.writer.builder.add_end(missing)
         processor.close()
         return tmp_path / "log"
 
@@ -60,8 +78,9 @@ class TestWithSpark:
         first = self.write(spark, log, output, 0, 1)
         again = self.write(spark, log, output, 1)
         assert first.rows_of[1] == counts(
-            frames=4, requests=2, kafka_partitions=1, groups=1, gaps=1, traffic_by_minute=2, completeness=first.rows_of[0]["completeness"]
-        )
+            frames=4, requests=2, kafka_partitions=1, groups=1, gaps=2, connections=2, traffic_by_minute=2,
+            completeness=first.rows_of[0]["completeness"],
+        )  # fmt: skip
         assert first.total == {table: 2 * count for table, count in first.rows_of[1].items()}
         assert (again.rows_of, again.total) == ({1: NONE}, first.total)
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
@@ -76,6 +95,38 @@ class TestWithSpark:
             ("Produce", 2, 0, None, None),
         ]
 
+    @pytest.mark.parametrize("payload", ["full", "none"])
+    def test_a_connection_is_a_row_with_what_the_log_of_framegate_says_of_it(
+        self, spark: "SparkSession", tmp_path: Path, log: Path, payload: str
+    ) -> None:
+        with contextlib.closing(TableWriter(tmp_path / "out", compact_ms=0)) as writer:
+            writer(spark.read.format("framegate").schema(JOB_SCHEMA).option("payload", payload).load(str(log)), 0)
+        rows = DeltaTable(tmp_path / "out" / "connections").to_pyarrow_table().sort_by("connection").to_pylist()
+        at = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+        first, second = ({name: value for name, value in row.items() if value is not None and name not in ("offset", "chunk_index")} for row in rows)
+        common = {
+            "node": "edge", "stream": "edge.0.b0", "listener": "main", "principal": "CN=a", "rule": "all", "protocol": "framed", "upstream": "u",
+            "endpoint": "10.0.0.9:7", "duration_ms": 1500, "request_frames": 3, "request_bytes": 300, "response_frames": 2, "response_bytes": 200,
+            "end_state": "open", "connect_us": 300, "attempts": 1, "date": datetime.date(2023, 11, 14), "hour": 22,
+        }  # fmt: skip
+        begun, ended = at + datetime.timedelta(microseconds=2), at + datetime.timedelta(seconds=1.500002)
+        assert first == common | {
+            "connection": "0-0-1", "connection_id": 1, "peer": "10.0.0.1:1", "opened_time": begun, "closed_time": ended, "capture_time": ended,
+            "cause": "peer_closed", "side": "downstream", "level": "info", "unforwarded_bytes": 5,
+        }  # fmt: skip
+        begun, ended = at + datetime.timedelta(seconds=1.5), at + datetime.timedelta(seconds=3)
+        assert second == common | {
+            "connection": "0-0-2", "connection_id": 2, "peer": "10.0.0.1:2", "opened_time": begun, "closed_time": ended, "capture_time": ended,
+            "cause": "peer_reset", "side": "upstream", "level": "warning", "unforwarded_bytes": 9, "detail": "within a frame", "broker": -1,
+            "mechanism": "PLAIN", "tls_version": "TLSv1.3", "client_id": 'a"ü', "handshake_us": 3,
+        }  # fmt: skip
+        columns = "reason, listener, certainty, lost_frames, lost_ends, connection, date_diff(SECOND, lost_from, lost_until)"
+        assert self.rows(spark, tmp_path / "out", f"select {columns} from gaps order by lost_ends") == [
+            ("queue_full", "main", "exact", 4, 0, "0-0-1", 0),
+            ("disk_full", "main", "exact", 0, 4, None, 1),
+        ]
+        assert self.rows(spark, tmp_path / "out", "select distinct state from completeness order by 1") == [("complete",), ("lost",)]
+
     @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS) - 1))
     def test_a_batch_that_some_tables_have_is_in_no_view_and_comes_to_the_others(
         self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, committed: int
@@ -89,7 +140,7 @@ class TestWithSpark:
                 raise KeyboardInterrupt
             return commit(self, *facts)  # type: ignore[arg-type]
 
-        names = ("frames", "requests", "kafka_partitions", "groups", "gaps", "traffic_by_minute_parts", "completeness_parts")
+        names = ("frames", "requests", "kafka_partitions", "groups", "gaps", "connections", "traffic_by_minute_parts", "completeness_parts")
 
         def seen() -> list[int]:
             register_views(spark, output)
@@ -133,7 +184,8 @@ class TestWithSpark:
             "select count(*), sum(crc32(payload)), sum(size), count(distinct connection), min(hour) from frames",
             "select count(*), sum(latency_us) from requests",
             "select count(*), sum(records), min(topic) from kafka_partitions",
-            "select count(*), sum(lost_frames), min(lost_from) from gaps",
+            "select count(*), sum(lost_frames), min(lost_from), sum(lost_ends) from gaps",
+            "select count(*), sum(request_bytes), min(opened_time), max(cause) from connections",
             "select * from traffic_by_minute order by all",
             "select * from completeness order by all",
         ]
@@ -155,7 +207,17 @@ class TestWithSpark:
 
     def test_views_of_an_output_without_batches_are_empty(self, spark: "SparkSession", tmp_path: Path) -> None:
         for _ in range(2):
-            for view in ("frames", "requests", "kafka_partitions", "groups", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
+            for view in (
+                "frames",
+                "requests",
+                "kafka_partitions",
+                "groups",
+                "gaps",
+                "connections",
+                "traffic_by_minute",
+                "requests_by_api",
+                "completeness",
+            ):
                 assert self.rows(spark, tmp_path, f"select * from {view}") == []
             TableWriter(tmp_path, compact_ms=0).close()
 

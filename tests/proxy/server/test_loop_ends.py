@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from framegate.proxy.cells import CellWriter, State
+from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.record import REASON_QUEUE_FULL
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
+from tests.fakes.tap_read import read_ends
 
 STOP = {"type": "stop"}
 
@@ -177,3 +179,20 @@ def test_a_segment_of_the_tap_that_somebody_deletes_while_it_is_written_is_a_row
         assert (row["level"], row["event"]) == ("error", "tap_segment_deleted")
         assert row["fields"] == {"segments": 1, "path": str(tmp_path / "n.0.b" / f"{0:020d}.open")}
         assert [path.name for path in tmp_path.glob("*/*")] != [f"{0:020d}.seg"]
+
+
+@pytest.mark.parametrize("link", ["up", "gone"])
+def test_the_tap_has_the_row_of_every_connection_also_of_those_that_could_not_be_taken_over(tmp_path: Path, link: str) -> None:
+    with LoopBench(str(tmp_path)) as bench:
+        for _ in range(3):
+            bench.connect()
+        bench.handover.send(b"5 2 -1 plain 192.0.2.1:7")  # its descriptor is lost
+        bench.when_open(3, bench.command.close if link == "gone" else lambda: bench.send(STOP, STOP))
+        assert bench.loop.run([])
+        bench.end()
+        ends = list(read_ends(str(tmp_path)))
+        assert [end.pop("tap_rule") for end in ends] == ["all"] * len(ends)
+        assert sorted(end["cause"] for end in ends) == ["drained"] * 3 + ["limit"]
+        if link == "up":
+            rows = {format_connection_id(message["row"].pop("id")): message["row"] for message in bench.of("closed")}
+            assert {end["id"]: rows[end["id"]] | {name: end[name] for name in end if name != "id"} for end in ends} == rows

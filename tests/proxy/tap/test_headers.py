@@ -82,7 +82,7 @@ def test_a_segment_header_that_is_damaged_short_or_of_a_later_version_is_refused
     assert headers.decode_segment_header(good[:8] + struct.pack("<I", 1) + good[12:])["base"] == 0, "version 1"
     later = good[:8] + struct.pack("<I", record.FORMAT_VERSION + 1) + good[12:]
     damaged = good[:25] + bytes([good[25] ^ 1]) + good[26:]
-    words = {b"G" + good[1:]: "magic", damaged: "damaged", later: "version 4, this reader knows up to 3", bytes(100): "100 bytes of 4096"}
+    words = {b"G" + good[1:]: "magic", damaged: "damaged", later: "version 5, this reader knows up to 4", bytes(100): "100 bytes of 4096"}
     for data, part in words.items():
         with pytest.raises(FormatError, match=part):
             headers.decode_segment_header(data)

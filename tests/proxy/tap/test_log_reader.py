@@ -110,7 +110,7 @@ def test_a_later_version_is_told_and_not_read(tmp_path: Path, sealed: bool) -> N
     data = bytearray(only_file(tmp_path).read_bytes())
     data[8] += 1
     only_file(tmp_path).write_bytes(data)
-    with pytest.raises(UnknownVersionError, match="version 4"):
+    with pytest.raises(UnknownVersionError, match="version 5"):
         numbers(tmp_path, stream)
 
 

@@ -15,7 +15,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import run_of
-from tests.fakes.tap_read import read_blocks
+from tests.fakes.tap_read import read_blocks, read_ends
 
 
 def writer_in(folder: Path | None = None, disk: FakeDisk | None = None) -> TapWriter:
@@ -194,3 +194,33 @@ def test_the_text_of_rules_is_canonical(tmp_path: Path) -> None:
     assert [rule["name"] for rule in json.loads(text)] == ["b", "a"]
     assert json.loads(text)[0].keys() == {field.name for field in dataclasses.fields(TapRule)}
     assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+@each_of(
+    ("rules", "facts", "by"),
+    [
+        ((), {}, None),
+        ((TapRule(name="all"),), {}, "all"),
+        ((TapRule(name="none", sample_connections=0.0), TapRule(name="all")), {}, "none"),
+        ((TapRule(name="x", listeners=("x",)), TapRule(name="answers", directions=("response",))), {}, "answers"),
+        ((TapRule(name="nothing", directions=()),), {}, None),
+        ((TapRule(name="a", principals=("CN=a",)),), {}, "a"),
+        ((TapRule(name="a", principals=("CN=a",)),), {"principal": None}, None),
+        ((TapRule(name="ten", networks=("10.0.0.0/8",)),), {}, "ten"),
+        ((TapRule(name="ten", networks=("10.0.0.0/8",)),), {"peer": "11.0.0.1:1"}, None),
+        ((TapRule(name="kafka", apis=("Produce",)),), {}, None),
+        ((TapRule(name="kafka", apis=("Produce",)),), {"protocol": "kafka"}, "kafka"),
+        ((TapRule(name="over", expires_ns=5), TapRule(name='"q" ü')), {}, '"q" ü'),
+    ],
+)
+def test_the_end_of_a_connection_is_recorded_if_a_rule_in_force_applies_to_either_direction(
+    rules: tuple[TapRule, ...], facts: dict[str, Any], by: str | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = writer_in(Path(folder))
+        found = TapRules(rules, writer)
+        found.expire(5)
+        place: dict[str, Any] = {"listener": "main", "protocol": "framed", "principal": "CN=a", "peer": "10.1.2.3:55"} | facts
+        found.note_end('{"id": "0-1-7"}', **place, connection=7, opened_ns=10, closed_ns=20)
+        assert writer.flush_and_close(1000)
+        assert list(read_ends(folder)) == ([] if by is None else [{"tap_rule": by, "id": "0-1-7"}])

@@ -51,7 +51,7 @@ def test_a_block_is_visible_at_once_and_the_file_keeps_its_open_name(tmp_path: P
     log.append(block(b"one"), 0)
     assert payloads(tmp_path) == [b"one"]
     assert names(tmp_path) == ["00000000000000000000.open"]
-    assert segment_facts(segments(str(tmp_path), "s")[0].path).items() >= {**FACTS, "base": 0, "version": 3}.items()
+    assert segment_facts(segments(str(tmp_path), "s")[0].path).items() >= {**FACTS, "base": 0, "version": 4}.items()
     with pytest.raises(FileExistsError):  # a second writer never shares the file
         log_of(tmp_path).append(block(b"two"), 0)
     log.seal()

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import resource
 import signal
@@ -10,12 +11,15 @@ import pytest
 
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.gap import MAX_PENDING_ENDS, NO_CONNECTION
 from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.record import KIND_CONNECTION, KIND_TOTALS, KINDS, REASONS, WINDOW_NS
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import SAMPLED_GAPS_NS
 from framegate.proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
-from tests.fakes.tap_read import read_frames
+from tests.fakes.runs import run_of
+from tests.fakes.tap_read import read_blocks, read_ends, read_frames
 from tests.fakes.writer import MS, Log
 
 
@@ -324,3 +328,109 @@ def test_the_real_system_calls_report_a_write_that_does_not_fit_and_what_follows
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])}
     done = subprocess.run([sys.executable, "-c", PRELUDE + program, str(tmp_path)], env=paths, capture_output=True, text=True)
     assert done.stdout == printed, done.stderr
+
+
+def ended(log: Log, connection: int, at_ns: int = 2000) -> None:
+    log.rules.note_end(json.dumps({"id": str(connection)}), "main", "framed", None, f"10.0.0.1:{connection}", connection, 1000, at_ns)
+
+
+def ids(log: Log) -> list[int]:
+    return [int(end["id"]) for end in read_ends(log.root)]
+
+
+def lost_ends(log: Log) -> dict[tuple[str, str | None], int]:
+    found: dict[tuple[str, str | None], int] = {}
+    for block in read_blocks(log.root, log.writer.stream):
+        for row in block.rows:
+            if row.kind == KIND_CONNECTION and row.connection == NO_CONNECTION:
+                key = (REASONS[row.reason], block.word(row.listener))
+                found[key] = found.get(key, 0) + row.lost_frames
+    return found
+
+
+def test_an_end_of_a_connection_is_written_once_without_other_traffic(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_ms=20)
+    log.rules.begin(1)
+    ended(log, 7)
+    assert log.tick() == log.now + 20 * MS
+    log.flush()
+    (block,) = read_blocks(log.root, log.writer.stream)
+    assert [KINDS[row.kind] for row in block.rows] == ["rules", "connection"], "the rules come first in a stream"
+    row = block.rows[1]
+    assert (row.connection, row.capture_ns, row.lost_from_ns, row.original_bytes, row.frame_count, row.lost_frames) == (7, 2000, 1000, 2000, 0, 0)
+    assert [block.word(index) for index in (row.listener, row.principal, row.peer)] == ["main", None, "10.0.0.1:7"]
+    assert list(block.ends()) == [{"tap_rule": "all", "id": "7"}]
+    log.send(b"a")
+    assert log.writer.flush_and_close(1000)
+    assert ids(log) == [7]
+    log.assert_settled()
+
+
+def test_ends_in_a_later_minute_come_behind_the_totals_of_the_minute_before(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.send(b"a")
+    ended(log, 1, WINDOW_NS)
+    log.point(1).append(run_of([b"b"]), 1, WINDOW_NS + 5)
+    assert log.writer.flush_and_close(1000)
+    rows = [row for block in read_blocks(log.root, log.writer.stream) for row in block.rows]
+    totals = [(row.lost_from_ns, row.original_bytes, row.lost_frames) for row in rows if row.kind == KIND_TOTALS]
+    assert totals == [(1000, 1000, 1), (WINDOW_NS, WINDOW_NS + 5, 1)]
+    assert [row.capture_ns for row in rows] == sorted(row.capture_ns for row in rows)
+
+
+@pytest.mark.parametrize("extra", [0, 1, 2])
+def test_ends_wait_for_a_full_disk_and_those_beyond_the_bound_are_counted(tmp_path: Path, extra: int) -> None:
+    disk = FakeDisk(room=0)
+    log = Log(tmp_path, disk)
+    log.send(b"a")
+    log.flush()
+    for number in range(MAX_PENDING_ENDS + extra):
+        ended(log, number)
+    log.tick(RETRY_NS)
+    log.flush()
+    disk.room = None
+    for _ in range(3):
+        log.tick(RETRY_NS)
+        log.flush()
+    assert log.writer.flush_and_close(1000)
+    assert sorted(ids(log)) == list(range(MAX_PENDING_ENDS))
+    assert lost_ends(log) == ({("disk_full", "main"): extra} if extra else {})
+    log.assert_settled()
+
+
+def test_a_mass_of_ends_while_the_log_takes_them_is_written_whole(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    for number in range(2 * MAX_PENDING_ENDS + 5):
+        ended(log, number)
+    assert log.writer.flush_and_close(1000)
+    assert ids(log) == list(range(2 * MAX_PENDING_ENDS + 5))
+    assert lost_ends(log) == {}
+
+
+def test_a_log_that_closes_without_its_ends_is_not_whole(tmp_path: Path) -> None:
+    disk = FakeDisk(room=0)
+    log = Log(tmp_path, disk)
+    ended(log, 1)
+    assert not log.writer.flush_and_close(1000)
+    assert "No space left" in log.writer.error
+
+
+def test_a_name_that_is_no_text_does_not_stop_the_log(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.rules.note_end('{"peer": "\udc80"}', "main", "framed", None, "", 1, 1000, 2000)
+    assert log.writer.flush_and_close(1000)
+    assert list(read_ends(log.root)) == [{"tap_rule": "all", "peer": "?"}]
+
+
+def test_an_end_waits_for_a_full_queue_and_holds_nobody_up(tmp_path: Path) -> None:
+    log = Log(tmp_path, on_full="mute", flush_size=64 << 10, queue_size=128 << 10)
+    while log.send(bytes(32 << 10)):
+        pass
+    sent, before = log.sent[1], log.writer.blocks_handed
+    for number in range(3):
+        ended(log, number)
+    assert (log.writer.blocks_handed, log.writer.accepts()) == (before, False)
+    log.writer.write_queued()
+    assert log.writer.accepts()
+    assert log.writer.flush_and_close(1000)
+    assert (ids(log), lost_ends(log), log.numbers()) == ([0, 1, 2], {}, list(range(sent)))
