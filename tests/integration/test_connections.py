@@ -14,6 +14,7 @@ from framegate.control.identity.users_file import changing
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
+from framegate.proxy.server.link import complete
 from tests.fakes.framegate import Framegate, Row, run_cli
 from tests.fakes.sasl_frames import handshake, token
 from tests.fakes.tap_read import read_ends
@@ -112,6 +113,7 @@ def test_the_log_has_the_row_of_each_connection_once(tmp_path: Path) -> None:
     assert sorted(end["id"] for end in ends) == sorted(expected)
     for end in ends:
         assert end.pop("tap_rule") == "most"
+        complete("closed", end)
         assert expected[end["id"]].items() >= end.items()
     assert run_cli("tap", "verify", tap).returncode in (0, 1), "1: frames of the killed processor may be lost"
     store = f"file://{tmp_path}/store"

@@ -8,6 +8,7 @@ import pytest
 
 from framegate.proxy.cells import CellWriter, State
 from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.link import complete
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.record import REASON_QUEUE_FULL
 from tests.fakes.disk import FakeDisk
@@ -194,5 +195,7 @@ def test_the_tap_has_the_row_of_every_connection_also_of_those_that_could_not_be
         assert [end.pop("tap_rule") for end in ends] == ["all"] * len(ends)
         assert sorted(end["cause"] for end in ends) == ["drained"] * 3 + ["limit"]
         if link == "up":
+            for end in ends:
+                complete("closed", end)
             rows = {format_connection_id(message["row"].pop("id")): message["row"] for message in bench.of("closed")}
             assert {end["id"]: rows[end["id"]] | {name: end[name] for name in end if name != "id"} for end in ends} == rows
