@@ -64,7 +64,7 @@ bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, 
 bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
 
-bench-pipeline:  ## the pipeline: rows/s beside Spark's Parquet reader, delays, decoding, DuckDB; ten minutes; ARGS="--quick"
+bench-pipeline:  ## the pipeline: rows/s beside Spark's Parquet reader, delays, decoding, DuckDB; six minutes; ARGS="--quick"
 	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) test --with java --wish compiler -- python tests/benchmarks/pipeline.py $(ARGS)
 
 spark-wheel:  ## pyspark-framegate, the wheel of what a Spark job needs, into dist
