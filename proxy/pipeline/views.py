@@ -133,7 +133,7 @@ def _listed_here(spark: "SparkSession", count: int) -> Iterator[None]:
         spark.conf.set(_LISTING, str(before))
 
 
-def ask(spark: "SparkSession", output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def ask(spark: "SparkSession", output: str | Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each statement, SQL by name. Results must be small: they come to the driver."""
     register_views(spark, output)
     return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> int:
     """Answer the statements of standard input."""
     statements = json.load(sys.stdin)
     with local_session("framegate query") as spark:
-        print(json.dumps(ask(spark, Path(arguments[0]), statements), default=str))
+        print(json.dumps(ask(spark, arguments[0], statements), default=str))
     return 0
 
 
