@@ -1,5 +1,5 @@
 """What a task of the job does with the chunks that it reads: it writes the rows of the table ``frames`` as files, and makes what the driver needs for
-the other tables. No frame passes the JVM: with Spark's Parquet writer a batch took more than twice as long.
+the other tables. No frame passes the JVM: with Spark's Parquet writer a batch took three times as long.
 
 The source gives the results as its rows, one for each thing, by kind: ``files`` (JSON), ``contents`` (of Kafka's frames, ``frame_contents``), or rows
 of a table of ``derived`` (an Arrow stream). So a task needs nothing of the driver's machine if the output is a URL. A task that is run again writes
