@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick spark-wheel image dashboards locks proto pages proto-released clean
+.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick bench-pipeline spark-wheel image dashboards locks proto pages proto-released clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, 
 
 bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
+
+bench-pipeline:  ## the pipeline: rows/s beside Spark's Parquet reader, delays, decoding, DuckDB; six minutes; ARGS="--quick"
+	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) test --with java --wish compiler -- python tests/benchmarks/pipeline.py $(ARGS)
 
 spark-wheel:  ## pyspark-framegate, the wheel of what a Spark job needs, into dist
 	@$(setup) pure -- python deploy/spark_wheel.py $(ARGS)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.fakes.otlp_receiver import OtlpReceiver
+    from tests.fakes.outputs import Output
+    from tests.fakes.s3 import S3
     from tests.fakes.tls import TlsWorld
     from tests.fakes.upstream import ScriptedUpstream
 
@@ -90,6 +92,21 @@ def upstream() -> "Iterator[ScriptedUpstream]":
 
     with ScriptedUpstream() as started:
         yield started
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> "Iterator[S3]":
+    """An S3 server with an empty bucket, for this process and those that it starts."""
+    from tests.fakes.s3 import s3_server
+
+    with s3_server(monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture(params=["folder", "s3"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> "Output":
+    """Of the pipeline: a folder or a URL that is empty."""
+    return tmp_path / "out" if request.param == "folder" else f"{request.getfixturevalue('s3').url}/tables"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``framegate pipeline run``, ``sql`` and ``report``. Each option of ``run`` sets the field of ``PipelineSettings`` with its name."""
+"""``framegate pipeline run``, ``sql``, ``shell`` and ``report``. Each option of ``run`` sets the field of ``PipelineSettings`` with its name."""
 
 import contextlib
 import datetime
@@ -26,8 +26,8 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
-_FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
 _PLACE: Kind[pathlib.Path | str] = Kind("directory", _place)
+_tables = click.option("--tables", type=_PLACE, required=True, help="The tables: the --output of the job, a folder or a URL.")
 
 
 @click.group(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
@@ -55,7 +55,7 @@ def _failures() -> Iterator[None]:
     )
 )
 @click.option("--source", type=_PLACE, required=True, help="The tap's directory, or the URL of a fleet's or a node's log in an object store.")
-@click.option("--output", type=_PLACE, required=True, help="Folder of the tables.")
+@click.option("--output", type=_PLACE, required=True, help="Folder of the tables, or their URL in an object store.")
 @click.option("--available-now", is_flag=True, help="Read the log to its present end, then exit.  [default: continue until stopped]")
 @click.option("--trigger", "trigger_ms", type=DURATION, default="800ms", show_default=True, help="Interval between the starts of two batches.")
 @click.option(
@@ -72,7 +72,7 @@ def _failures() -> Iterator[None]:
     "--expire-after", "expire_after_s", type=Kind("duration", lambda text: DURATION.convert(text, None, None) / 1000),
     help="Delete rows of the tables that are older than this, by whole hours.  [default: never]",
 )  # fmt: skip
-@click.option("--checkpoint", type=_PLACE, help="Folder of Spark's checkpoint.  [default: OUTPUT/_checkpoint]")
+@click.option("--checkpoint", type=_PLACE, help="Folder of Spark's checkpoint. Needed if OUTPUT is a URL.  [default: OUTPUT/_checkpoint]")
 @click.option(
     "--consumer", default="pipeline", show_default=True,
     help='Name of the job as a consumer of the log; retention keeps unread data for it. Each job needs its own. "": not registered.',
@@ -105,15 +105,31 @@ def run(**told: Any) -> None:
 
 
 @pipeline.command(epilog=example('framegate pipeline sql --tables var/tables "SELECT topic, sum(records) FROM kafka_partitions GROUP BY topic"'))
-@click.option("--tables", type=_FOLDER, required=True, help="Folder of the tables: the --output of the job.")
+@_tables
 @click.argument("query")
 @output_option
-def sql(tables: pathlib.Path, query: str, output: str) -> None:
+def sql(tables: pathlib.Path | str, query: str, output: str) -> None:
     """Run a query on the tables, and print its rows. It needs no Java. The SQL is that of DataFusion, which is close to PostgreSQL's."""
     with _failures():
         from framegate.proxy.pipeline.sql import open_tables
 
         rows = open_tables(tables)(query)
+    show(rows, output)
+
+
+@pipeline.command(epilog=example("framegate pipeline shell --tables var/tables", "framegate pipeline shell --tables s3://example-tables/production"))
+@_tables
+@output_option
+def shell(tables: pathlib.Path | str, output: str) -> None:
+    """Ask the tables one query after the other. A query ends with a semicolon; help lists the commands."""
+    with _failures():
+        from framegate.control.cli.pipeline_shell import Shell
+
+        Shell(tables, lambda rows: show(rows, output)).run()
+
+
+def show(rows: Any, output: str) -> None:
+    """Print the rows of an Arrow table."""
     if output == "json":
         print_json([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()])
     else:
@@ -135,11 +151,11 @@ def _plain(value: object) -> Any:
 
 
 @pipeline.command(epilog=example("framegate pipeline report --tables var/tables --since 1h --out report.html"))
-@click.option("--tables", type=_FOLDER, required=True, help="Folder of the tables: the --output of the job.")
+@_tables
 @click.option("--since", "since_ns", type=MOMENT, default="1h", show_default=True, help="Begin: a time, or how long ago.")
 @click.option("--until", "until_ns", type=MOMENT, default="0s", show_default="now", help="End.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=pathlib.Path), required=True, help="File for the page.")
-def report(tables: pathlib.Path, since_ns: int, until_ns: int, out: pathlib.Path) -> None:
+def report(tables: pathlib.Path | str, since_ns: int, until_ns: int, out: pathlib.Path) -> None:
     """Write a page with plots: traffic by principal and topic, latency by API, sizes, errors, who is slow, completeness. One HTML file without
     scripts.
     """

@@ -1,49 +1,45 @@
-"""The tables as Delta Lake tables: Spark and Arrow write the Parquet files, delta-rs commits them. No jar is needed.
+"""The tables as Delta Lake tables: tasks write the Parquet files, delta-rs commits them. No jar is needed, and no folder that machines share.
 
-Layout of an output folder::
+Layout of an output, a folder or a URL::
 
     <output>/<table>/_delta_log/                          Delta's log: which files a table has
     <output>/<table>/date=YYYY-MM-DD/hour=H/….parquet     the files, by the UTC date and hour of the rows' time
-    <output>/_staging/                                    the batch that is being written; never read
     <output>/_requests/<batch>.arrow                      requests without an answer behind a batch; never read by others
-    <output>/_checkpoint/                                 Spark's log of offsets and commits (unless the job has another place for it)
+    <output>/_checkpoint/                                 Spark's log of offsets and commits, in a folder (unless the job has another place for it)
 
 The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
 table, and the id of the streaming query, by which the job knows its own tables. The tables of a batch are committed one after the other, ``frames``
 last. So a batch that ``frames`` has is in all tables, and after a kill in between the replay commits it to those that lack it.
 
-A batch's files are on the disk before its commit, and its commits before Spark's. Folders and files are for owner and group, by the umask of the job.
+Files have new names each time, and belong to a table by its log alone: those of a batch that was not committed are removed when they are old. In a
+folder, a batch's files are on the disk before its commit, and its commits before Spark's. A store takes a version of a log from one writer only, also
+if a job that was thought dead goes on: its commit fails, because another one has its batch. Folders and files are for owner and group, by the umask
+of the job.
 """
 
 import contextlib
 import datetime
 import json
-import os
-import secrets
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
-import pyarrow.parquet as pq
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.kafka_tables import State
-from framegate.proxy.pipeline.partial_sums import plain
+from framegate.proxy.pipeline.place import Folder, Place, one_line, place_of
+from framegate.proxy.pipeline.table_files import PARTITION_COLUMNS, TableFile, TableFiles
 
 APPLICATION: Final = "framegate"
-STAGING: Final = "_staging"
 STATES: Final = "_requests"
-PARTITION_COLUMNS: Final = ["date", "hour"]
 GRACE_S: Final = 900  # files that are in no table any more stay this long for readers that began before
 VERSIONS_S: Final = 300
 """Old versions of a table stay this long. A commit lists all of them: it takes twice as long with a thousand as with a hundred."""
@@ -67,21 +63,22 @@ class TableError(ValueError):
 
 
 @contextlib.contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    """An error of delta-rs within the block becomes a TableError."""
+def _one_line(address: str) -> Iterator[None]:
+    """An error of delta-rs within the block, or of a store, becomes a TableError."""
     try:
         yield
-    except DeltaError as error:
-        raise TableError(f"{path}: {' '.join(str(error).split())}") from error
+    except (DeltaError, OSError) as error:
+        raise TableError(f"{address}: {one_line(error)}") from error
 
 
 def open_table(output: str | Path, name: str, newest: int | None = None) -> DeltaTable | None:
     """A table as of now, or before the first batch behind ``newest``; None when there is none. Raises TableError: its log cannot be read."""
-    path = Path(output, name).absolute()
-    with _one_line(path):
-        if not DeltaTable.is_deltatable(str(path)):
+    address = place_of(output).address(name)
+    with _one_line(address):
+        try:
+            table = DeltaTable(address)
+        except TableNotFoundError:
             return None
-        table = DeltaTable(path)
         while newest is not None and _batch(table) > newest:
             table.load_as_version(table.version() - 1)
         return table
@@ -109,38 +106,39 @@ def files_of(table: DeltaTable, column: str, since: datetime.datetime | None, un
     ]
 
 
-def has_batches(output: Path) -> bool:
+def has_batches(output: Path | str) -> bool:
     """Whether an output has batches. Raises TableError: it has tables of an earlier format, or they cannot be read."""
-    old = next((path for pattern in ("_manifest", "*/batch_id=*") for path in output.glob(pattern)), None)
-    if old is not None:
-        raise TableError(f"{output} has tables of an earlier format ({old.relative_to(output)}); name a new folder")
+    place = place_of(output)
+    if isinstance(place, Folder):
+        old = next((path for pattern in ("_manifest", "*/batch_id=*") for path in place.root.glob(pattern)), None)
+        if old is not None:
+            raise TableError(f"{output} has tables of an earlier format ({old.relative_to(place.root)}); name a new folder")
     tables = [open_table(output, name) for name in TABLE_SCHEMAS]
     return any(_batch(table) >= 0 for table in tables if table is not None)
 
 
 class DeltaTables:
-    """The tables of one output folder on a local disk; one process writes to them."""
+    """The tables of one output; one process writes to them."""
 
-    def __init__(self, output: Path) -> None:
-        """Make the tables that are missing, and add the columns that are new in this version. Raises TableError: as ``has_batches``; OSError: the
-        output cannot be written to.
+    def __init__(self, output: Path | str) -> None:
+        """Make the tables that are missing, and add the columns that are new in this version. Raises TableError: as ``has_batches``, or the output
+        cannot be written to.
         """
         has_batches(output)
         self.output = output
-        self.staging = output / STAGING  # files of the next batch are written here, as ``<table>/date=…/hour=…/….parquet``
-        # held by a commit, from when its files are in their table's folder; by a deletion of rows; and by a removal of files
-        self.lock = threading.Lock()
+        self.place: Place = place_of(output)
+        # held by a batch, from its first file to its last commit; by a deletion of rows; and by a removal of files
+        self.lock = threading.RLock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
-        self._synced: set[Path] = set()
         self._batches: dict[str, dict[str, int]] = {}
 
     def _prepare(self, name: str) -> DeltaTable:
-        path, schema = (self.output / name).absolute(), Schema.from_arrow(arrow_schema(name))
-        with _one_line(path):
+        address, schema = self.place.address(name), Schema.from_arrow(arrow_schema(name))
+        with _one_line(address):
             table = open_table(self.output, name)
             if table is None:
                 properties = {**_PROPERTIES, "delta.dataSkippingStatsColumns": TIME_COLUMNS[name]}
-                return DeltaTable.create(path, schema, partition_by=PARTITION_COLUMNS, name=name, configuration=properties)
+                return DeltaTable.create(address, schema, partition_by=PARTITION_COLUMNS, name=name, configuration=properties)
             known = {field.name for field in table.schema().fields}
             new = [field for field in schema.fields if field.name not in known]
             if new:
@@ -160,96 +158,69 @@ class DeltaTables:
 
     def read_state(self, batch: int) -> State:
         """What ``write_state`` wrote for the last batch before this one."""
-        found = [path for number, path in self._states() if number < batch]
-        return State.decode(found[-1].read_bytes()) if found else State()
+        found = [number for number in self._states() if number < batch]
+        return self._state(found[-1]) if found else State()
+
+    def known_ends(self, batch: int) -> dict[str, int | None] | None:
+        """The ends of streams with which an earlier attempt at this batch was made; None: there was none. The next attempt has to take the same:
+        some tables may have its rows.
+        """
+        return self._state(batch).known_ends if batch in self._states() else None
 
     def write_state(self, batch: int, state: State) -> None:
-        """Keep the state behind a batch on the disk, and that of the batch before."""
-        folder = self.output / STATES
-        folder.mkdir(exist_ok=True)
-        for _, old in self._states()[:-2]:
-            old.unlink()
-        path, new = folder / f"{batch}.arrow", folder / "new"
-        new.write_bytes(state.encode())
-        sync([new])
-        new.rename(path)
-        sync([folder, self.output])
+        """Keep the state behind a batch, and that of the batch before."""
+        for old in self._states()[:-2]:
+            self.place.remove(f"{STATES}/{old}.arrow")
+        self.place.replace(f"{STATES}/{batch}.arrow", state.encode())
 
-    def _states(self) -> list[tuple[int, Path]]:
-        return sorted((int(path.stem), path) for path in (self.output / STATES).glob("*.arrow"))
+    def _states(self) -> list[int]:
+        return sorted(int(name.removesuffix(".arrow")) for name in self.place.names(STATES) if name.endswith(".arrow"))
 
-    def clear_staging(self) -> None:
-        shutil.rmtree(self.staging, ignore_errors=True)
+    def _state(self, batch: int) -> State:
+        return State.decode(self.place.read(f"{STATES}/{batch}.arrow"))
 
-    def stage(self, name: str, rows: pa.Table) -> None:
-        """Write rows of a table to the staging folder; their columns are those of the table, in any order."""
-        times = plain(rows[TIME_COLUMNS[name]])
-        dates, hours = pc.floor_temporal(times, unit="day").cast(pa.date32()), pc.hour(times).cast(pa.int32())
-        schema = arrow_schema(name).remove_metadata()
-        pyarrow.dataset.write_dataset(
-            rows.append_column("date", dates).append_column("hour", hours).select(schema.names).cast(schema),
-            self.staging / name,
-            basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
-            format="parquet",
-            existing_data_behavior="overwrite_or_ignore",  # names are new each time
-            partitioning=pyarrow.dataset.partitioning(pa.schema([schema.field(column) for column in PARTITION_COLUMNS]), flavor="hive"),
-            use_threads=False,
-        )
+    def write(self, name: str, *rows: pa.Table) -> list[TableFile]:
+        """Write rows of a table to files, which are in no table yet; their columns are those of the table, in any order."""
+        with TableFiles(self.place, name) as written:
+            for some in rows:
+                written.add(some)
+        return written.files
 
-    def commit(self, name: str, batch: int, query: str) -> int:
-        """Add the staged files of a batch to a table. Returns the number of rows. ``query``: id of the streaming query; "" for none."""
-        table, root = self._tables[name], self.output / name
-        with self.lock:
-            added = [_adopt(path, root / path.relative_to(self.staging / name)) for path in sorted((self.staging / name).glob("*/*/*.parquet"))]
-            files = [root / action.path for action in added]
-            hours = {file.parent for file in files}
-            above = {folder for hour in hours for folder in (hour.parent, root)} if hours - self._synced else set()
-            sync([*files, *hours, *above])
-            self._synced |= hours
-            applications = [application for application in (APPLICATION, query) if application]
+    def commit(self, name: str, batch: int, query: str, files: Sequence[TableFile]) -> int:
+        """Add the files of a batch to a table. Returns the number of rows. ``query``: id of the streaming query; "" for none. Raises TableError:
+        another job has added the batch meanwhile.
+        """
+        table, address = self._tables[name], self.place.address(name)
+        applications = [application for application in (APPLICATION, query) if application]
+        with self.lock, _one_line(address):
+            self.place.sync_folders(f"{name}/{file.path}" for file in files)
             properties = CommitProperties(app_transactions=[Transaction(application, batch) for application in applications])
             table.update_incremental()  # a commit cannot cross a deletion, nor versions that are gone
-            before = table.version()
-            table.create_write_transaction([*added], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
+            if _batch(table) >= batch:
+                raise TableError(f"{address}: has batch {batch} already: another job writes to the output")
+            before, actions = table.version(), [_add_action(file, TIME_COLUMNS[name]) for file in files]
+            table.create_write_transaction([*actions], "append", table.schema(), PARTITION_COLUMNS, commit_properties=properties)
             table.update_incremental()
-        sync_log(root, before, table.version())
+        self.place.sync_files(name, _log_files(before, table.version()))
         for application in applications:
             self.batches(application)[name] = batch
-        return sum(json.loads(action.stats)["numRecords"] for action in added)
+        return sum(file.rows for file in files)
 
 
-def _adopt(path: Path, place: Path) -> AddAction:
-    """Rename a finished file into its table, and describe it."""
-    date, hour = (folder.name.partition("=")[2] for folder in (path.parent.parent, path.parent))
-    footer, column = pq.read_metadata(path), TIME_COLUMNS[place.parents[2].name]
-    index = footer.schema.names.index(column)
-    bounds = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+def _add_action(file: TableFile, column: str) -> AddAction:
+    first, last = (datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=us) for us in (file.first_us, file.last_us))
     stats = {
-        "numRecords": footer.num_rows,
-        "minValues": {column: min(bound.min for bound in bounds).isoformat()},
-        "maxValues": {column: max(bound.max for bound in bounds).isoformat()},
+        "numRecords": file.rows,
+        "minValues": {column: first.isoformat()},
+        "maxValues": {column: last.isoformat()},
         "nullCount": {column: 0},
     }
-    size, modified_ms = path.stat().st_size, int(path.stat().st_mtime * 1000)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(place)
-    return AddAction(str(place.relative_to(place.parents[2])), size, {"date": date, "hour": hour}, modified_ms, True, json.dumps(stats))
+    return AddAction(file.path, file.size, {"date": file.date, "hour": file.hour}, file.modified_ms, True, json.dumps(stats))
 
 
-def sync(paths: Iterable[Path]) -> None:
-    """Write files and folders to the disk."""
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def sync_log(table: Path, before: int, last: int) -> None:
-    """Write the versions of a table behind ``before`` to the disk."""
-    log = table / "_delta_log"
-    sync([*(log / f"{version:020}.json" for version in range(before + 1, last + 1)), log])
+def _log_files(before: int, last: int) -> list[str]:
+    """The versions of a table behind ``before``."""
+    return [f"_delta_log/{version:020}.json" for version in range(before + 1, last + 1)]
 
 
 class Maintenance:
@@ -289,11 +260,11 @@ class Maintenance:
         for name in TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
-            table = DeltaTable((self._tables.output / name).absolute())
+            table = DeltaTable(self._tables.place.address(name))
             if self._expire_after_s is not None:
                 with self._tables.lock:
                     _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
-            compact(table, self._tables.output / name)
+            compact(table, self._tables.place, name)
             if vacuum:
                 with self._tables.lock:
                     table.vacuum(dry_run=False, full=True)
@@ -305,8 +276,8 @@ class Maintenance:
         while not self._stop.is_set():
             try:
                 self.run_once()
-            except Exception as error:  # such as a full disk: the tables stay as they are until the next pass
-                said = f"framegate pipeline: maintenance of the tables waits: {' '.join(str(error).split())}\n"
+            except Exception as error:  # such as a full disk, or a store that refuses: the tables stay as they are until the next pass
+                said = f"framegate pipeline: maintenance of the tables waits: {one_line(error)}\n"
                 if said != self._reported:
                     sys.stderr.write(said)
                 self._reported = said
@@ -321,10 +292,11 @@ def _expire(table: DeltaTable, before: datetime.datetime) -> None:
         table.delete(f"date < '{before.date()}' OR (date = '{before.date()}' AND hour < {before.hour})")
 
 
-def compact(table: DeltaTable, root: Path) -> None:
+def compact(table: DeltaTable, place: Place, name: str) -> None:
     """Join the files of each hour that are smaller than ``TARGET_BYTES``."""
     metrics: dict[str, Any] = table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1, writer_properties=_COMPACTED)
     if metrics["numFilesAdded"]:
-        log = (root / "_delta_log" / f"{table.version():020}.json").read_text()
-        sync([root / change["add"]["path"] for change in map(json.loads, log.splitlines()) if "add" in change])
-        sync_log(root, table.version() - 1, table.version())
+        (log,) = _log_files(table.version() - 1, table.version())
+        if isinstance(place, Folder):
+            changes = map(json.loads, place.read(f"{name}/{log}").splitlines())
+            place.sync_files(name, [*(change["add"]["path"] for change in changes if "add" in change), log])

@@ -1,4 +1,5 @@
-"""Makes, in Arrow, the rows of the other tables from the table ``frames`` and from gaps and totals (``transforms.gaps_and_totals``).
+"""Makes, in Arrow, the rows of the other tables from the table ``frames`` and from gaps, totals and ends of connections
+(``chunk_rows``).
 
 ``OF_FRAMES`` and ``OF_GAPS_AND_TOTALS`` make them from one piece of a batch; the tables by minute hold partial sums, so pieces need not be combined.
 Arrow rather than Spark, because a plan for each table costs a small batch more than its rows: 0.2 to 0.3 s each on two cores (Spark 4.3).
@@ -20,7 +21,6 @@ from framegate.proxy.tap.fleet import FOREVER_NS
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
-ENDED_COLUMNS: Final = (*PLACE, "payload")  # that ``connections`` reads
 _GAPS: Final = (*PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
 # The columns of the table frames that these functions read.
 COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
@@ -66,8 +66,8 @@ value, as ``proxy.server.link.complete`` gives it.
 
 
 def connections(rows: pa.Table) -> pa.Table:
-    """The table ``connections``, of rows with the JSON of a connection as ``payload``. Texts that are empty there are null here."""
-    texts = b"\n".join(rows["payload"].to_pylist())
+    """The table ``connections``, of rows with the JSON of a connection as ``rule``. Texts that are empty there are null here."""
+    texts = "\n".join(rows["rule"].to_pylist()).encode()
     found = pyarrow.json.read_json(
         pa.BufferReader(texts),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(texts) + 1),
@@ -128,6 +128,7 @@ def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.Chu
 
 
 OF_FRAMES: Final[dict[str, Maker]] = {"traffic_by_minute": traffic, "completeness": completeness.of_frames}
+OF_ENDS: Final[dict[str, Maker]] = {"connections": connections}
 OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {
     "nodes": nodes,
     "gaps": gaps,

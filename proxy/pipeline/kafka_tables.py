@@ -48,6 +48,7 @@ class State:
     answers: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # the listeners of each stream of which answers are in the log
     # by run (``_run``), the time up to which some answers are in no stream, microseconds
     lost_until: dict[str, int] = dataclasses.field(default_factory=dict)
+    known_ends: dict[str, int | None] = dataclasses.field(default_factory=dict)  # ``make_tables`` was told of them
 
     def encode(self) -> bytes:
         """As an Arrow stream."""
@@ -76,7 +77,7 @@ def make_tables(
     known = {**state.ends, **ends}
     ended = _ended(known_ends, known)
     topics = {**state.topics, **_topics(contents)}
-    now = State(topics=topics, answers=_answers(state.answers, contents), lost_until=_lost_until(state.lost_until, gaps))
+    now = State(known_ends=dict(known_ends), topics=topics, answers=_answers(state.answers, contents), lost_until=_lost_until(state.lost_until, gaps))
     rows, now.requests = _put_together(pa.concat_tables([state.requests, contents]), ended, now)
     now.ends = {name: end for name, end in known.items() if name not in ended}
     now.answers = {name: listeners for name, listeners in now.answers.items() if name in now.ends}

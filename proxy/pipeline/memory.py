@@ -1,8 +1,9 @@
-"""Divides a job's Java heap: batches, partitions, and the largest frame.
+"""Divides a job's memory: batches, partitions, and the largest frame.
 
-The heap holds a frame whole, and several times at once: as Arrow's value, in the chunk's row, in its own row, and in the Parquet writer's page before
-and after compression, where buffers grow by doubling; and each task may have one. A frame that is too large for that is cut in Python, before Spark
-sees it, and keeps its size on the wire: otherwise one legal frame would kill the job, and again after every restart.
+No frame comes into the Java heap. The Python process of a task holds a frame whole, and several times at once: as it is in the log, joined, as
+Arrow's value, and in the Parquet writer before and after compression. That memory is outside of the heap, and about as large: each of the processes
+may take its task's share. A frame that is too large for it is cut before it is written, and keeps its size on the wire: otherwise one legal frame
+would kill the job, and again after every restart.
 """
 
 import itertools
@@ -15,12 +16,10 @@ from framegate.proxy.tap.log_reader import LogError, read_raw
 from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES
 
 BASE_BYTES: Final = 256 << 20  # of heap that Spark itself takes
-COPIES: Final = 14  # of a large frame at the same moment
+COPIES: Final = 7  # of a large frame at the same moment
 SLOT_BYTES: Final = 256 << 20  # of heap for each task slot, by default
 MAX_BATCH_BYTES: Final = 128 << 20
 MIN_BATCH_BYTES: Final = 8 << 20
-MAX_ROW_GROUP_BYTES: Final = 32 << 20
-MIN_ROW_GROUP_BYTES: Final = 4 << 20
 LEAST_FRAME_BYTES: Final = 1 << 20  # there must be room for such a frame
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -30,8 +29,8 @@ class HeapError(ValueError):
 
 
 class Budget(NamedTuple):
-    """How a heap is divided: bytes of log in a ``batch`` and in the ``partition`` of a task, the most of a ``frame``'s body (larger ones are cut),
-    and what a Parquet writer gathers in a ``row_group``; ``cores`` is the number of tasks at once.
+    """How the memory is divided: bytes of log in a ``batch`` and in the ``partition`` of a task, and the most of a ``frame``'s body (larger ones are
+    cut); ``heap`` is Java's, and ``cores`` the number of tasks at once.
     """
 
     heap: int
@@ -39,16 +38,6 @@ class Budget(NamedTuple):
     batch: int
     partition: int
     frame: int
-    row_group: int
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Settings of Spark's Parquet writers, which by default look at their size only after a hundred rows."""
-        return {
-            "spark.hadoop.parquet.block.size": str(self.row_group),
-            "spark.hadoop.parquet.page.size.row.check.min": "1",
-            "spark.hadoop.parquet.page.size.row.check.max": "1000",
-        }
 
 
 def heap_bytes(text: str) -> int:
@@ -74,21 +63,19 @@ def budget(heap: int, cores: int, *, batch: int | None = None, keep: int | None 
 
     Raises HeapError: the heap is too small.
     """
-    row_group = min(max(heap // (16 * cores), MIN_ROW_GROUP_BYTES), MAX_ROW_GROUP_BYTES)
-    room = (heap - BASE_BYTES) // cores - 2 * row_group
-    frame = room // COPIES
+    frame = (heap - BASE_BYTES) // cores // COPIES
     wanted = LEAST_FRAME_BYTES if keep is None else keep
     if frame < wanted:
-        needed = BASE_BYTES + cores * (COPIES * wanted + 2 * row_group)
+        needed = BASE_BYTES + cores * COPIES * wanted
         raise HeapError(
-            f"--memory: {cores} tasks at once, each with {COPIES} copies of a frame of {_mib(wanted)} and {_mib(2 * row_group)} to write, beside "
-            f"{_mib(BASE_BYTES)} for Spark, take {_mib(needed)}, and the heap has {_mib(heap)}: more --memory, fewer --cores or a smaller --payload"
+            f"--memory: {cores} tasks at once, each with {COPIES} copies of a frame of {_mib(wanted)}, beside {_mib(BASE_BYTES)} for "
+            f"Spark, take {_mib(needed)}, and the heap has {_mib(heap)}: more --memory, fewer --cores or a smaller --payload"
         )
     chosen = batch or min(max(heap // 8, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
     if chosen > 4 * heap:
         raise HeapError(f"--max-bytes-per-trigger: a batch of {_mib(chosen)} is more than four times the heap of {_mib(heap)}: more --memory")
     partition = max(min(chosen, heap // (2 * cores)), MIN_BATCH_BYTES)
-    return Budget(heap, cores, chosen, partition, frame if keep is None else keep, row_group)
+    return Budget(heap, cores, chosen, partition, frame if keep is None else keep)
 
 
 def _mib(size: int) -> str:

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framegate.proxy.pipeline.claims import UsageError, claim_name, claim_output
 from framegate.proxy.pipeline.memory import Budget
+from framegate.proxy.pipeline.place import local_path
 from framegate.proxy.pipeline.report import Reporter
 from framegate.proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, restricted, spark_errors
-from framegate.proxy.pipeline.settings import CONSUMER_NAME, PipelineSettings, local_path, parse_time, wants_telemetry
+from framegate.proxy.pipeline.settings import CONSUMER_NAME, PipelineSettings, parse_time, wants_telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +106,7 @@ def print_event(event: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_writer: "Callable[[Path], TableWriter] | None" = None) -> int:
+def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_writer: "Callable[[str], TableWriter] | None" = None) -> int:
     """Run the job to its end, or until SIGTERM or SIGINT.
 
     ``make_writer``: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
@@ -121,7 +122,7 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
 
 
 class _Job:
-    def __init__(self, settings: PipelineSettings, emit: Emit, make_writer: "Callable[[Path], TableWriter] | None", log: SparkLog) -> None:
+    def __init__(self, settings: PipelineSettings, emit: Emit, make_writer: "Callable[[str], TableWriter] | None", log: SparkLog) -> None:
         self._settings = settings
         self._emit = emit
         self._make_writer = make_writer
@@ -164,8 +165,9 @@ class _Job:
                 held.enter_context(claim_output(settings))
             if not held.enter_context(claim_name(settings, self._emit)):
                 self._settings = dataclasses.replace(settings, consumer="")
-            told = {**plan.settings, **settings.spark}
-            spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=self._log))
+            spark = held.enter_context(
+                local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=settings.spark, log=self._log)
+            )
             with _usage_errors("--output: "):
                 writer = held.enter_context(contextlib.closing(self._writer()))
             return self._follow(spark, writer)
@@ -174,8 +176,7 @@ class _Job:
         from framegate.proxy.pipeline.tables import TableWriter
 
         settings = self._settings
-        output = local_path(settings.output)
-        assert output is not None, "claim_output refuses other places"
+        output = settings.place_of_output
         if self._make_writer is not None:
             return self._make_writer(output)
         return TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s, source=str(settings.source))
@@ -264,8 +265,6 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         settings: memory, cores and spark describe the session; the sizes of batches and partitions are derived from them.
         writer: takes each micro-batch: a ``TableWriter`` of the settings' output.
     """
-    from framegate.proxy.pipeline.schema import JOB_SCHEMA  # PySpark may not be installed
-
     plan = settings.budget()
     options = {
         "startingOffsets": settings.start_from,
@@ -274,10 +273,11 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
         "payload": str(plan.frame) if plan.frame else "none",
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
         "parallelism": str(plan.cores),
+        "output": settings.place_of_output,
         **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer and not settings.in_store else {}),
     }
-    chunks = spark.readStream.format("framegate").schema(JOB_SCHEMA).options(**options).load(settings.place_of_source)
-    query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
+    results = spark.readStream.format("framegate").options(**options).load(settings.place_of_source)
+    query = results.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
     if settings.available_now:
         return query.trigger(availableNow=True).start()
     return query.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

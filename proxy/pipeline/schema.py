@@ -51,7 +51,9 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
 CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, kind, nullable in _COLUMNS])
 
 JOB_SCHEMA: Final = StructType([*CHUNK_SCHEMA, StructField("decoded", BinaryType(), True)])
-"""The columns that the job reads: also what Kafka's frames say (``frame_contents``), which costs more than all others."""
+"""The columns that a task of the job takes: also what Kafka's frames say (``frame_contents``), which costs more than all others."""
+RESULT_SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("value", BinaryType())])
+"""The columns of what a task of the job gives (``batch_task``)."""
 
 
 class SchemaError(ValueError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from framegate.proxy.pipeline.memory import Budget, budget, heap_bytes, slots
+from framegate.proxy.pipeline.place import absolute
 from framegate.proxy.pipeline.planner import MAX_PARTITION_BYTES
 from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted, nanoseconds
 from framegate.proxy.tap.record import DIRECTIONS
@@ -24,14 +25,14 @@ class PipelineSettings:
     """The settings of the job."""
 
     source: Path | str  # the tap's directory, which must exist, or the URL of a fleet or a node in an object store
-    output: Path | str  # the folder of the tables, on a file system of this host; created when missing
+    output: Path | str  # the folder of the tables on this host, created when missing; or a URL in an object store
     available_now: bool = False  # read what is there, then end; otherwise go on until stopped
     trigger_ms: int = 800  # a batch begins this long after the one before began, at the earliest; 0: at once
     max_bytes_per_trigger: int | None = None  # bytes of log in a batch; None: as the heap allows
     payload: str = "full"  # ``full``, as far as the heap allows; ``none``; or so many bytes of each frame's body (``64``, ``4k``)
     compact_ms: int = 60_000  # small files of the tables are looked for this often; 0: never
     expire_after_s: float | None = None  # hours of the tables that ended longer ago than this are deleted; None: never
-    checkpoint: Path | str | None = None  # Spark's own log; ``<output>/_checkpoint`` when None. Output and checkpoint belong together.
+    checkpoint: Path | str | None = None  # Spark's own log; ``<output>/_checkpoint`` when None, which a URL cannot have. Both belong together.
     consumer: str = "pipeline"  # the name under which retention knows the job, and no other job of this tap; "": retention does not know the job
     start_from: str = "earliest"  # where a new checkpoint begins: ``earliest``, ``latest``, or a time (RFC 3339)
     fail_on_data_loss: bool = True  # fail when something is gone before it was read; otherwise go on, with a gap in its place
@@ -62,8 +63,12 @@ class PipelineSettings:
     def place_of_checkpoint(self) -> str:
         """The place of Spark's log. It identifies the job, because a checkpoint has one query."""
         place = self.checkpoint or f"{self.output}/_checkpoint"
-        found = local_path(place)
-        return str(place) if found is None else str(found)
+        return absolute(place)
+
+    @property
+    def place_of_output(self) -> str:
+        """The output for any process: an absolute path, or a URL."""
+        return absolute(self.output)
 
 
 def wants_telemetry(settings: PipelineSettings, environ: Mapping[str, str] = os.environ) -> bool:
@@ -73,18 +78,10 @@ def wants_telemetry(settings: PipelineSettings, environ: Mapping[str, str] = os.
     return bool(settings.telemetry or any(environ.get(name) for name in _ENDPOINTS))
 
 
-def local_path(place: Path | str) -> Path | None:
-    """The absolute path, if the place is on this host; None for one with a scheme of Spark's."""
-    text = str(place)
-    if isinstance(place, str) and "://" in text:
-        return None
-    return Path(text.removeprefix("file:") if isinstance(place, str) else text).resolve()
-
-
 CONSUMER_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _NAMES: Final = (
     *("path", "startingOffsets", "failOnDataLoss", "payload", "parallelism"),
-    *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner", "node", "listener", "direction", "since", "until"),
+    *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner", "output", "node", "listener", "direction", "since", "until"),
 )
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -105,6 +102,7 @@ class SourceOptions:
     keep: int | None = None
     consumer: str = ""
     owner: str = ""
+    output: str = ""
     parallelism: int = 2
     max_partition_bytes: int = MAX_PARTITION_BYTES
     wanted: Wanted = EVERYTHING
@@ -146,6 +144,7 @@ class SourceOptions:
             keep=parse_payload(options.get("payload", "full")),
             consumer=consumer,
             owner=options.get("owner", ""),
+            output=options.get("output", ""),
             parallelism=int(parallelism),
             max_partition_bytes=MAX_PARTITION_BYTES if room is None else _size("maxPartitionBytes", room),
             wanted=_wanted(options),

@@ -24,6 +24,8 @@ Options; any other is refused, by batches and streams alike:
   cannot be told, standard error says so once, and the query goes on. Not for a store: nothing is written to it.
 - ``parallelism``: the number of partitions to aim at. Default: the processors of the driver's machine.
 - ``maxPartitionBytes``: of log in a partition. Default: 256m.
+- ``output``: of the job alone, the place of its tables. Tasks write the frames into files there, and the rows are what its driver needs
+  (``batch_task``).
 """
 
 import dataclasses
@@ -39,7 +41,7 @@ from pyspark.sql.types import StructType
 from framegate.proxy.pipeline.fleet_planner import FleetPlanner, Heard
 from framegate.proxy.pipeline.planner import Part, Planner
 from framegate.proxy.pipeline.position import FleetPosition, Position, PositionError
-from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, check_projection
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, JOB_SCHEMA, RESULT_SCHEMA, check_projection
 from framegate.proxy.pipeline.settings import OptionError, SourceOptions
 from framegate.proxy.pipeline.wanted import Wanted
 from framegate.proxy.tap.store import is_url, package_fault
@@ -65,15 +67,20 @@ class FramegateDataSource(DataSource):
         return "framegate"
 
     def schema(self) -> StructType:
-        return CHUNK_SCHEMA
+        return RESULT_SCHEMA if "output" in self.options else CHUNK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Spark refuses a reader with ``pushFilters`` where pushdown is off, and says which only by the module that it runs."""
         kind = PushingReader if _PUSHING in sys.modules else BatchReader
-        return kind(SourceOptions.parse(self.options), check_projection(schema))
+        return kind(*self._asked(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(SourceOptions.parse(self.options), check_projection(schema))
+        return StreamReader(*self._asked(schema))
+
+    def _asked(self, schema: StructType) -> tuple[SourceOptions, StructType]:
+        """The options, and the columns of the chunks that are read."""
+        options = SourceOptions.parse(self.options)
+        return options, JOB_SCHEMA if options.output else check_projection(schema)
 
 
 class _Reader:
@@ -212,5 +219,10 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
                 blocks = read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner, until_ns=wanted.until_ns)
                 yield from record_batches(part.stream, blocks, columns, keep=options.keep, node=part.node, wanted=wanted)
 
+    if options.output:
+        from framegate.proxy.pipeline.batch_task import run_task
+
+        yield from run_task(options.output, batches())
+        return
     for batch in batches():
         yield batch.select(schema.names) if more else batch

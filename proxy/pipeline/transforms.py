@@ -4,7 +4,7 @@ A chunk has its frames back to back, and ``starts`` says where each begins; ``po
 to 2 times as fast at 100 B as a row for each frame from Python, and equal at 64 KiB (two cores, Spark 4.3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -24,13 +24,7 @@ FRAME_COLUMNS: Final = (
     *("api_key", "api_version", "latency_us", "request_size", "correlation_id"),
 )
 _CARRIED: Final = (*(name for name in PLACE if name != "connection"), "capture", "reason", "transfer_us")
-_GAPS_AND_TOTALS: Final = ("first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty", "seen_frames")
-# Starts of rows that are no frames, and what each such row has as its payload.
-_CONTENTS: Final = -1
-_END: Final = -2
 _ANSWER_LISTS: Final = ("request_key", "latency_us", "request_size", "correlation_id")
-IS_GAP_OR_TOTALS: Final = "(kind in ('gap', 'totals', 'heard') or (kind = 'connection' and connection_id is null))"
-"""SQL that chooses chunks of the kinds gap, totals and heard, and the numbers of ends of connections that are missing."""
 
 _NULLABLE: Final = {
     **dict.fromkeys(("node", "rule", "framing", "certainty"), "string"),
@@ -56,11 +50,11 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
     return rows.selectExpr(*keep, *(f"{sql} as {name}" for name, sql in columns.items()))
 
 
-def _exploded(df: "DataFrame", keep: Sequence[str], starts: str = "starts") -> "tuple[DataFrame, dict[str, str]]":
-    """A row for each of ``starts``, with ``keep``; and SQL for the columns of ``explode_frames``, so that the caller selects once."""
+def _exploded(df: "DataFrame", keep: Sequence[str]) -> "tuple[DataFrame, dict[str, str]]":
+    """A row for each frame, with ``keep``; and SQL for the columns of ``explode_frames``, so that the caller selects once."""
     have = set(df.columns)
     carried = [name for name in ("data", "sizes", "first_sequence", "original_bytes", *_ANSWER_LISTS) if name in have]
-    exploded = ("starts as _starts", f"posexplode({starts}) as (frame_index, _start)")
+    exploded = ("starts as _starts", "posexplode(starts) as (frame_index, _start)")
     rows = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), *exploded)
     # without data: where sizes is null the frames are stored whole, so original_bytes is where the last one ends
     length = "length(_data)" if "data" in have else "cast(_original_bytes as int)"
@@ -85,22 +79,7 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
 
     ``chunks``: rows of the source. ``more``: SQL over the chunk's columns by name, for columns behind the table's.
     """
-    return _frames(*_exploded(_with_all_columns(chunks), _CARRIED), more)
-
-
-def frames_and_contents(chunks: "DataFrame", **more: str) -> "DataFrame":
-    """``frames``, and with them rows with another payload, so that chunks are read once: the values of the column ``decoded`` (``part`` is
-    ``contents``), and the JSON of connections that ended (``ends``).
-    """
-    decoded = _with_all_columns(chunks)
-    ended = "kind = 'connection' and connection_id is not null"
-    starts = f"if(decoded is not null, array_append(starts, {_CONTENTS}), if({ended}, array({_END}), starts))"
-    rows, columns = _exploded(decoded, (*_CARRIED, "decoded"), starts)
-    columns["payload"] = f"if(_start >= 0, {columns['payload']}, if(_start = {_END}, cast(rule as binary), decoded))"
-    return _frames(rows, columns, {"part": f"if(_start >= 0, 'frames', if(_start = {_END}, 'ends', 'contents'))", **more})
-
-
-def _frames(rows: "DataFrame", columns: dict[str, str], more: Mapping[str, str]) -> "DataFrame":
+    rows, columns = _exploded(_with_all_columns(chunks), _CARRIED)
     request = columns.pop("request_key")
     columns |= {
         "connection": connection_text(),
@@ -112,23 +91,11 @@ def _frames(rows: "DataFrame", columns: dict[str, str], more: Mapping[str, str])
     return rows.selectExpr(*(f"{columns[name]} as {name}" if name in columns else name for name in (*FRAME_COLUMNS, *more)))
 
 
-def gaps_and_totals(chunks: "DataFrame") -> "DataFrame":
-    """Chunks that ``IS_GAP_OR_TOTALS`` chooses, as ``derived`` takes them, with ``connection`` as logs write it."""
-    rows = _with_all_columns(chunks).where(IS_GAP_OR_TOTALS)
-    return rows.selectExpr("kind", *(f"{connection_text()} as {name}" if name == "connection" else name for name in PLACE), *_GAPS_AND_TOTALS)
-
-
 def _with_all_columns(chunks: "DataFrame") -> "DataFrame":
     """The chunks with every column that the tables need; columns that the source was not asked for are null."""
     have = set(chunks.columns)
     lacking = {name: f.lit(None).cast(kind) for name, kind in _NULLABLE.items() if name not in have}
     return chunks.withColumns(lacking) if lacking else chunks
-
-
-def hour_columns(time: str) -> dict[str, str]:
-    """SQL for the columns by which tables are partitioned: ``date`` and ``hour``, UTC, whatever the session's time zone."""
-    hours = f"unix_seconds({time}) div 3600"
-    return {"date": f"date_from_unix_date(cast({hours} div 24 as int))", "hour": f"cast(pmod({hours}, 24) as int)"}
 
 
 def api_name(key: str = "api_key") -> str:

@@ -7,6 +7,9 @@ minutes. After that, and to see later batches, open the table again.
 UTC) Spark leaves files out while it plans. With one on ``capture_time`` or ``minute`` alone it reads the footer of every file, and then only the row
 groups with such times; a day has some hundred footers after compaction. ``date = '2026-11-22' AND hour = 7 AND capture_time >= …`` is best.
 
+Of a URL, tasks read the files themselves, with the credentials of their environment, because Spark has no client for object stores without Hadoop's
+jars. They read all columns of a file: give ``since`` and ``until``, or ask with ``framegate pipeline sql``, which reads what a query needs.
+
 ``python -m framegate.proxy.pipeline.views DIR`` answers questions for callers that have no Spark of their own: it reads a JSON object of names and
 SELECT statements from standard input, and writes one of names and rows, each an object, to standard output.
 """
@@ -15,18 +18,21 @@ import contextlib
 import datetime
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from framegate.proxy.pipeline.columns import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
+from framegate.proxy.pipeline.columns import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import batch_of, files_of, open_table
+from framegate.proxy.pipeline.place import place_of
 from framegate.proxy.pipeline.queries import PARTS, queries
 from framegate.proxy.pipeline.session import local_session
+from framegate.proxy.tap.store import is_url
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -79,12 +85,41 @@ def _open(
     if not paths:
         pairs = (column.split() for column in columns.split(","))
         return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {name}" for name, kind in pairs))
-    folder = Path(output, name).resolve()
-    with _listed_here(spark, len(paths)):
-        rows = spark.read.schema(columns).option("basePath", str(folder)).parquet(*(str(folder / path) for path in paths))
+    address = place_of(output).address(name)
+    if is_url(address):
+        rows = (
+            spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths)).mapInArrow(_FileReader(address, name), columns)
+        )
+    else:
+        with _listed_here(spark, len(paths)):
+            rows = spark.read.schema(columns).option("basePath", address).parquet(*(f"{address}/{path}" for path in paths))
     time = f.col(TIME_COLUMNS[name])
     rows = rows if since is None else rows.where(time >= since)
     return rows if until is None else rows.where(time < until)
+
+
+class _FileReader:
+    """The function of tasks that read files of a table from a store, by ranges."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self._address = address
+        self._name = name
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        store, schema = PyFileSystem(DeltaStorageHandler(self._address)), arrow_schema(self._name).remove_metadata()
+        for path in (path for batch in batches for path in batch["path"].to_pylist()):
+            date, hour = (part.partition("=")[2] for part in path.split("/")[:2])
+            parts = {"date": datetime.date.fromisoformat(date), "hour": int(hour)}
+            with store.open_input_file(path) as file, pq.ParquetFile(file) as rows:
+                for batch in rows.iter_batches():
+                    known = {field.name: pa.repeat(pa.scalar(parts.get(field.name), field.type), batch.num_rows) for field in schema}
+                    columns = {**known, **{name: batch[name] for name in batch.schema.names if name in known}}
+                    yield pa.RecordBatch.from_pydict(columns).cast(schema)
 
 
 @contextlib.contextmanager
@@ -98,7 +133,7 @@ def _listed_here(spark: "SparkSession", count: int) -> Iterator[None]:
         spark.conf.set(_LISTING, str(before))
 
 
-def ask(spark: "SparkSession", output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def ask(spark: "SparkSession", output: str | Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each statement, SQL by name. Results must be small: they come to the driver."""
     register_views(spark, output)
     return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
@@ -108,7 +143,7 @@ def main(arguments: list[str]) -> int:
     """Answer the statements of standard input."""
     statements = json.load(sys.stdin)
     with local_session("framegate query") as spark:
-        print(json.dumps(ask(spark, Path(arguments[0]), statements), default=str))
+        print(json.dumps(ask(spark, arguments[0], statements), default=str))
     return 0
 
 

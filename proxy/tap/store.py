@@ -199,6 +199,11 @@ class Store:
         mode: Any = "create" if version is None else {key: value for key, value in version.items() if value is not None}
         return self._put(name, data, mode=mode, use_multipart=False)
 
+    def remove(self, name: str) -> None:
+        import obstore
+
+        self._wrapped(lambda: obstore.delete(self._client, self._name(name)))
+
     def _put(self, name: str, data: Any, **options: Any) -> Mapping[str, Any]:
         import obstore
 

@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from framegate import proxy
+from framegate.proxy.pipeline.place import place_of
 
 JOB = Path(__file__).parents[1] / "proxy" / "pipeline" / "job.py"
 WAIT_S = 120
@@ -66,7 +67,7 @@ def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
     job.stdin.flush()
 
 
-def table(output: Path, name: str, *columns: str) -> list[dict[str, Any]]:
+def table(output: Path | str, name: str, *columns: str) -> list[dict[str, Any]]:
     """Some columns of a table, or all, read without Spark."""
-    rows: list[dict[str, Any]] = DeltaTable(output / name).to_pyarrow_table(columns=list(columns) or None).to_pylist()
+    rows: list[dict[str, Any]] = DeltaTable(place_of(output).address(name)).to_pyarrow_table(columns=list(columns) or None).to_pylist()
     return rows

@@ -27,6 +27,7 @@ class S3:
         self.requests: list[tuple[str, str]] = []  # method and path of each request
         # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None
         self.fault: Callable[[str, str], int | None] = lambda method, path: None
+        self.refuses_done = False  # whether what is refused was done nevertheless
         self.held = threading.Event()  # requests wait while it is not set
         self.held.set()
         self.waiting = threading.Event()
@@ -46,6 +47,9 @@ class S3:
             self.held.wait(20)
         fault = self.fault(method, path)
         if fault in REFUSALS:
+            if self.refuses_done:
+                environ["wsgi.input"] = io.BytesIO(body)
+                list(self._app(environ, lambda *_: None))
             start(REFUSALS[fault], [("Content-Type", "application/xml"), ("Content-Length", "0")])
             return [b""]
         if fault is not None:

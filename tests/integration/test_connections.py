@@ -11,7 +11,6 @@ import pytest
 
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
-from framegate.proxy.pipeline.schema import JOB_SCHEMA
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.server.link import complete
@@ -138,7 +137,7 @@ def test_the_table_has_what_the_rows_say(spark: "SparkSession", tmp_path: Path, 
         source = store
     writer = TableWriter(tmp_path / "tables", compact_ms=0, source=source)
     for _ in range(2):
-        writer(spark.read.format("framegate").schema(JOB_SCHEMA).load(source), 0)
+        writer(spark.read.format("framegate").option("output", str(tmp_path / "tables")).load(source), 0)
     writer.close()
     ask_tables = open_tables(tmp_path / "tables")
     table = {row["connection"]: row for row in ask_tables("SELECT * FROM connections").to_pylist()}

@@ -29,7 +29,7 @@ from tests.fakes.framegate import until
 from tests.fakes.jobs import WAIT_S, environment, running, table
 from tests.fakes.jobs import until as until_job
 from tests.fakes.kept_tap import START
-from tests.fakes.s3 import S3, s3_server
+from tests.fakes.s3 import S3
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 from tests.fakes.tap_log import FakeProcessor, demo_body
 from tests.proxy.pipeline.test_kafka_tables import PRODUCE, produce, produced
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 NODES = ("a", "b", "c")
 Sent = collections.Counter[tuple[str, bytes]]
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with s3_server(monkeypatch) as made:
-        yield made
 
 
 class Fleet:
@@ -175,8 +169,8 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
 ) -> None:
     output, marker = tmp_path / "out", tmp_path / "marker"
     fleet.send(0, rounds=9)
-    for minute, place in ((1, "committed requests"), (2, "moved frames")):
-        pause = {"pause_from": minute, "pause_at": place if minute == 2 else "staged frames", "marker": str(marker)}
+    for minute, place in ((1, "committed requests"), (2, "before frames")):
+        pause = {"pause_from": minute, "pause_at": place if minute == 2 else "written frames", "marker": str(marker)}
         with running(source=s3.url, output=str(output), max_bytes_per_trigger=6000, **pause) as job:
             until_job(marker.exists, place, job)
             os.killpg(job.pid, signal.SIGKILL)
@@ -213,20 +207,20 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
 # --- a cluster -----------------------------------------------------------------------------------------------------------------------
 
 JOB = """
-import collections, json, sys, zlib
+import contextlib, json, sys
 from pyspark.sql import SparkSession
-from framegate.proxy.pipeline.pyspark_framegate import explode_frames, register
-master, url, state = sys.argv[1:]
+from framegate.proxy.pipeline.pyspark_framegate import read_table, register
+from framegate.proxy.pipeline.tables import TableWriter
+master, url, output, state = sys.argv[1:]
 spark = SparkSession.builder.master(master).config(map=json.loads(sys.stdin.readline())).getOrCreate()
 register(spark)
-rows = collections.Counter()
-def take(chunks, batch):
-    frames = explode_frames(chunks, "node").selectExpr("node", "crc32(payload) AS crc")
-    rows.update((row.node, row.crc) for row in frames.collect())
-stream = spark.readStream.format("framegate").option("parallelism", "6").option("maxPartitionBytes", "1m").load(url)
-query = stream.writeStream.foreachBatch(take).option("checkpointLocation", state).trigger(availableNow=True).start()
-query.awaitTermination()
-print(json.dumps([[*key, count] for key, count in rows.items()]))
+options = {"parallelism": "6", "maxPartitionBytes": "1m", "output": output}
+stream = spark.readStream.format("framegate").options(**options).load(url)
+with contextlib.closing(TableWriter(output, source=url)) as writer:
+    query = stream.writeStream.foreachBatch(writer).option("checkpointLocation", state).trigger(availableNow=True).start()
+    query.awaitTermination()
+rows = read_table(spark, output, "frames").selectExpr("node", "crc32(payload) AS crc").groupBy("node", "crc").count()
+print(json.dumps([list(row) for row in rows.collect()]))
 spark.stop()
 """
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -272,16 +266,23 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
 
 
+def busy(workers: list["subprocess.Popen[bytes]"]) -> list[int]:
+    """The executors whose Python processes run."""
+    found = [executor for worker in workers for executor in children(worker.pid)]
+    return [executor for executor in found if any(children(daemon) for daemon in children(executor))]
+
+
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_killed(
+def test_a_cluster_without_a_common_folder_writes_tables_of_a_fleet_though_an_executor_is_killed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3
 ) -> None:
     import zlib
 
     fleet = Fleet(tmp_path, s3, segment_size=1 << 20)
     fleet.send(0, rounds=30, size=90_000)
+    output = s3.url.replace("production", "tables")
     fleet.end()
     folder = tmp_path_factory.mktemp("cluster")
     settings = {
@@ -296,7 +297,6 @@ def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_k
     }
     with standalone(folder, tmp_path) as (master, workers):
         begun: list[str] = []
-        killed: list[int] = []
 
         def slow(method: str, path: str) -> None:
             if method == "GET" and path.endswith(".seg"):
@@ -305,7 +305,7 @@ def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_k
 
         s3.fault = slow
         job = subprocess.Popen(
-            [sys.executable, "-c", JOB, master, s3.url, str(tmp_path / "state")],
+            [sys.executable, "-c", JOB, master, s3.url, output, str(tmp_path / "state")],
             env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
@@ -313,11 +313,8 @@ def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_k
             assert job.stdin is not None
             job.stdin.write(json.dumps(settings) + "\n")
             job.stdin.flush()
-            until_job(lambda: len(begun) >= 6, "task", job)
-            killed += children(workers[0].pid)
-            assert killed
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+            until_job(lambda: len(begun) >= 6 and busy(workers), "task", job)
+            os.kill(busy(workers)[0], signal.SIGKILL)
             said, errors = job.communicate(timeout=200)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -327,3 +324,4 @@ def test_a_cluster_without_a_common_folder_reads_a_fleet_though_an_executor_is_k
     rows = {(node, crc): count for node, crc, count in json.loads(said.splitlines()[-1])}
     assert rows == {(node, zlib.crc32(body)): count for (node, body), count in fleet.sent.items()}
     assert len(begun) > len(set(begun)), "a segment was read twice, and its rows counted once"
+    assert sum(row["size"] for row in table(output, "frames", "size")) == sum(len(body) * count for (_, body), count in fleet.sent.items())

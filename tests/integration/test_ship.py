@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,12 @@ from framegate.proxy.tap.shipper import Shipper
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
 from tests.fakes.framegate import Framegate, Witness, until
 from tests.fakes.kept_tap import in_segments
-from tests.fakes.s3 import S3, s3_server
+from tests.fakes.s3 import S3
 from tests.fakes.shipped import ShippedTap
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.upstream import ask
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with s3_server(monkeypatch) as made:
-        yield made
 
 
 def tapped(plain: dict[str, Any], directory: Path, s3: S3, **ship: Any) -> dict[str, Any]:

@@ -8,17 +8,16 @@ the object from standard input: the seconds that Spark takes to start pass while
 import json
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from framegate.proxy.pipeline import delta
 from framegate.proxy.pipeline.run import run_pipeline
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.pipeline.tables import TableWriter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 FAST_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -27,7 +26,7 @@ FAST_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+Use
 class PausingWriter(TableWriter):
     """Stands still at a place of the first batch from ``pause_from`` on."""
 
-    def __init__(self, output: Path, pause_from: int, pause_at: str, marker: str, pause_s: float = 120.0) -> None:
+    def __init__(self, output: str, pause_from: int, pause_at: str, marker: str, pause_s: float = 120.0) -> None:
         super().__init__(output)
         self._from = pause_from
         self._at = pause_at
@@ -35,14 +34,10 @@ class PausingWriter(TableWriter):
         self._pause_s = pause_s
         self._batch = -1
         tables: Any = self._tables
-        commit, sync = tables.commit, delta.sync
+        commit = tables.commit
 
         def commit_and_pause(table: str, *facts: Any) -> int:
-            def sync_and_pause(paths: Iterable[Path]) -> None:
-                sync(paths)
-                self._pause(f"moved {table}")  # and, behind the commit, of its log; then this has been reached before
-
-            delta.sync = sync_and_pause
+            self._pause(f"before {table}")
             rows: int = commit(table, *facts)
             self._pause(f"committed {table}")
             return rows
@@ -56,15 +51,15 @@ class PausingWriter(TableWriter):
 
         tables.write_state = write_state_and_pause
 
-    def __call__(self, chunks: "DataFrame", batch: int) -> None:
+    def __call__(self, results: "DataFrame", batch: int) -> None:
         self._batch = batch
         self._pause("begun")
-        super().__call__(chunks, batch)
+        super().__call__(results, batch)
         self._pause("published")
 
-    def _write_frames(self, chunks: "DataFrame") -> None:
-        super()._write_frames(chunks)
-        self._pause("staged frames")
+    def _of_kafka(self, *facts: Any) -> "dict[str, pa.Table]":
+        self._pause("written frames")
+        return super()._of_kafka(*facts)
 
     def _pause(self, place: str) -> None:
         if self._batch >= self._from and place == self._at:
@@ -75,7 +70,7 @@ class PausingWriter(TableWriter):
 def main(told: dict[str, Any]) -> int:
     """Run the job as told."""
     pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker", "pause_s") if key in told}
-    settings = PipelineSettings(source=told.pop("source"), output=Path(told.pop("output")), trigger_ms=50, spark=FAST_START, **told)
+    settings = PipelineSettings(source=told.pop("source"), output=told.pop("output"), trigger_ms=50, spark=FAST_START, **told)
     if not pause:
         return run_pipeline(settings)
     return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, **pause))

@@ -53,7 +53,7 @@ def test_batches_without_their_checkpoint_are_not_continued(
     with monkeypatch.context() as patch:
         patch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
         assert "Spark needs Java" in refusal(capsys, source=tmp_path, output=tmp_path), "tables without batches need none"
-    tables.commit("gaps", 0, "query")
+    tables.commit("gaps", 0, "query", [])
     assert "there is no checkpoint" in refusal(capsys, source=tmp_path, output=tmp_path)
 
 

@@ -203,7 +203,8 @@ def test_a_tail_that_is_gone_ends_a_strict_query_and_is_in_the_table_completenes
     read = spark.read.format("framegate")
     with pytest.raises(Exception, match=r"offsets \d+ to \d+ are not in"):
         read.load(str(root)).count()
-    TableWriter(tmp_path / "out", compact_ms=0)(read.option("failOnDataLoss", "false").load(str(root)), 0)
+    output = str(tmp_path / "out")
+    TableWriter(output, compact_ms=0)(read.options(failOnDataLoss="false", output=output).load(str(root)), 0)
     register_views(spark, tmp_path / "out")
     found = spark.sql("select direction, state from completeness where stream = 'edge.0.a' order by 1, 2").collect()
     assert {tuple(row) for row in found} == {("request", "unknown"), ("response", "unknown")}

@@ -1,6 +1,5 @@
 """The tables without Spark: what is committed, what other programs read, and what goes again."""
 
-import contextlib
 import datetime
 import errno
 import os
@@ -19,7 +18,12 @@ from framegate.proxy.pipeline import columns, delta
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import APPLICATION, DeltaTables, Maintenance, TableError, batch_of, files_of, open_table
 from framegate.proxy.pipeline.kafka_tables import State
+from framegate.proxy.pipeline.place import Folder, place_of
 from framegate.proxy.pipeline.sql import open_tables
+from framegate.proxy.tap.store import StoreError
+from tests.fakes.jobs import table as rows_in
+from tests.fakes.outputs import Output, files_in, opened
+from tests.fakes.s3 import S3
 
 START = datetime.datetime(2023, 11, 14, 22, 13, 20, 999_999, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
@@ -34,43 +38,33 @@ def rows(*times: datetime.datetime, table: str = "frames", **more: Any) -> pa.Ta
 
 def write(tables: DeltaTables, batch: int, *times: datetime.datetime, table: str = "frames", query: str = "query", **more: Any) -> int:
     """Add a batch to a table."""
-    tables.clear_staging()
-    if times:
-        tables.stage(table, rows(*times, table=table, **more))
-    return tables.commit(table, batch, query)
+    return tables.commit(table, batch, query, tables.write(table, rows(*times, table=table, **more)) if times else [])
 
 
-def frames(output: Path) -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = DeltaTable(output / "frames").to_pyarrow_table().to_pylist()
-    return read
+def compact(output: Output, table: str = "frames") -> None:
+    delta.compact(opened(output, table), place_of(output), table)
 
 
-def on_disk(output: Path) -> set[str]:
-    """The Parquet files in the folder of ``frames``."""
-    return {str(path.relative_to(output / "frames")) for path in (output / "frames").glob("*/*/*.parquet")}
-
-
-def test_rows_are_in_their_hours_and_the_log_says_what_the_files_have(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
+def test_rows_are_in_their_hours_and_the_log_says_what_the_files_have(output: Output) -> None:
+    tables = DeltaTables(output)
     assert write(tables, 0, START, START + HOUR, START + 2 * HOUR, START + MICROSECOND, payload=b"x") == 4
-    assert sorted(path.rpartition("/")[0] for path in on_disk(tmp_path)) == [
+    assert sorted(path.rpartition("/")[0] for path in files_in(output)) == [
         "date=2023-11-14/hour=22", "date=2023-11-14/hour=23", "date=2023-11-15/hour=0",
     ]  # fmt: skip
-    assert {(row["capture_time"], row["date"], row["hour"]) for row in frames(tmp_path)} == {
+    assert {(row["capture_time"], row["date"], row["hour"]) for row in rows_in(output, "frames")} == {
         (at, at.date(), at.hour) for at in (START, START + HOUR, START + 2 * HOUR, START + MICROSECOND)
     }
     assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "frames": 4}
-    assert not list(tables.staging.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_files_without_rows_of_the_time_are_left_out(tmp_path: Path, compacted: bool) -> None:
-    tables = DeltaTables(tmp_path)
+def test_files_without_rows_of_the_time_are_left_out(output: Output, compacted: bool) -> None:
+    tables = DeltaTables(output)
     for batch in range(2):
         write(tables, batch, START, START + 1000 * MICROSECOND)
     if compacted:
-        delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
-    table, count, last = DeltaTable(tmp_path / "frames"), 1 if compacted else 2, START + 1000 * MICROSECOND
+        compact(output)
+    table, count, last = opened(output), 1 if compacted else 2, START + 1000 * MICROSECOND
     for since, until, found in (
         (None, None, count),
         (START, START + MICROSECOND, count),
@@ -81,65 +75,144 @@ def test_files_without_rows_of_the_time_are_left_out(tmp_path: Path, compacted: 
         assert len(files_of(table, "capture_time", since, until)) == found
 
 
-def test_a_commit_names_its_batch_and_its_query_even_without_rows(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
-    assert (batch_of(tmp_path), tables.batches(), tables.batches("query")) == (-1, {}, {})
-    assert (write(tables, 0), write(tables, 1, START, query=""), tables.commit("gaps", 5, "other")) == (0, 1, 0)
-    assert batch_of(tmp_path) == 1
+def test_a_commit_names_its_batch_and_its_query_even_without_rows(output: Output) -> None:
+    tables = DeltaTables(output)
+    assert (batch_of(output), tables.batches(), tables.batches("query")) == (-1, {}, {})
+    assert (write(tables, 0), write(tables, 1, START, query=""), tables.commit("gaps", 5, "other", [])) == (0, 1, 0)
+    assert batch_of(output) == 1
     assert (tables.batches(), tables.batches("query"), tables.batches("other")) == ({"frames": 1, "gaps": 5}, {"frames": 0}, {"gaps": 5})
-    assert DeltaTables(tmp_path).batches() == tables.batches()
+    assert DeltaTables(output).batches() == tables.batches()
 
 
-def test_a_table_opens_before_a_batch(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
+def test_a_table_opens_before_a_batch(output: Output) -> None:
+    tables = DeltaTables(output)
     for batch in range(3):
         write(tables, batch, START)
-    delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+    compact(output)
     for newest, count in ((None, 3), (3, 3), (2, 3), (1, 2), (0, 1), (-1, 0)):
-        table = open_table(tmp_path, "frames", newest)
+        table = open_table(output, "frames", newest)
         assert table is not None
         assert table.to_pyarrow_table().num_rows == count
-    assert open_table(tmp_path / "nowhere", "frames") is None
+    assert open_table(f"{output}/nowhere", "frames") is None
 
 
-def test_a_kill_before_the_commit_leaves_files_that_nobody_reads_and_that_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException):
-        pass
+def test_files_of_a_batch_that_was_not_committed_are_read_by_nobody_and_go(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(delta._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 0 seconds")
+    tables = DeltaTables(output)
+    tables.write("frames", rows(START))  # and killed
+    assert (rows_in(output, "frames"), len(files_in(output))) == ([], 1)
+    assert write(tables, 0, START) == len(rows_in(output, "frames")) == 1
+    assert len(files_in(output)) == 2
+    Maintenance(tables, every_s=0, expire_after_s=None).run_once()
+    assert (len(files_in(output)), len(rows_in(output, "frames"))) == (1, 1)
 
-    def kill(*_: object) -> None:
-        raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(delta, "sync", kill)
-        with contextlib.suppress(Killed):
-            write(DeltaTables(tmp_path), 0, START)
-    assert (frames(tmp_path), len(on_disk(tmp_path))) == ([], 1)
+def test_files_in_no_table_stay_for_the_grace_time(tmp_path: Path) -> None:
     tables = DeltaTables(tmp_path)
-    assert write(tables, 0, START) == len(frames(tmp_path)) == 1
+    tables.write("frames", rows(START))
     now = time.time()
-    for age, left in ((delta.GRACE_S - 60, 2), (delta.GRACE_S + 1, 1)):
-        for path in on_disk(tmp_path):
+    for age, left in ((delta.GRACE_S - 60, 1), (delta.GRACE_S + 1, 0)):
+        for path in files_in(tmp_path):
             os.utime(tmp_path / "frames" / path, (now - age, now - age))
         Maintenance(tables, every_s=0, expire_after_s=None).run_once()
-        assert (len(on_disk(tmp_path)), len(frames(tmp_path))) == (left, 1)
+        assert len(files_in(tmp_path)) == left
 
 
-def test_a_table_gets_the_columns_of_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_of_files_waits_for_the_batch_that_writes_them(tmp_path: Path) -> None:
     tables = DeltaTables(tmp_path)
+    work = Maintenance(tables, every_s=0, expire_after_s=None)
+    thread = threading.Thread(target=work.run_once)
+    with tables.lock:
+        (file,) = tables.write("frames", rows(START))
+        os.utime(tmp_path / "frames" / file.path, (0, 0))  # the batch takes long
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        tables.commit("frames", 0, "query", [file])
+    thread.join(30)
+    assert len(rows_in(tmp_path, "frames")) == work.passes == 1
+
+
+def test_a_batch_is_added_once_though_another_job_goes_on_that_was_thought_dead(output: Output) -> None:
+    thought_dead, now = DeltaTables(output), DeltaTables(output)
+    late, files = thought_dead.write("frames", rows(START)), now.write("frames", rows(START))
+    assert now.commit("frames", 0, "query", files) == 1
+    with pytest.raises(TableError, match="has batch 0 already: another job writes"):
+        thought_dead.commit("frames", 0, "query", late)
+    table: Any = thought_dead._tables["frames"]
+    late = thought_dead.write("frames", rows(START))
+    assert now.commit("frames", 1, "query", now.write("frames", rows(START))) == 1
+    with pytest.MonkeyPatch.context() as patch:  # between its look at the table and its commit
+        patch.setattr(thought_dead, "_tables", {"frames": _Unmoved(table)})
+        with pytest.raises(TableError, match=r"frames: Failed to commit .*[Cc]oncurrent transaction"):
+            thought_dead.commit("frames", 1, "query", late)
+    assert len(rows_in(output, "frames")) == 2
+
+
+class _Unmoved:
+    """A table that does not learn of new versions."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def update_incremental(self) -> None:
+        """Nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+
+def test_a_store_that_refuses_or_loses_its_answers_gets_each_row_once(s3: S3) -> None:
+    """Wherever a request is refused, or done and refused, for a while: the job ends with an error, and the next one adds what is missing."""
+    output = f"{s3.url}/tables"
+    batch, said = 0, list[str]()
+    DeltaTables(output)
+    for done in (False, True):
+        for method, part in (("PUT", ".parquet"), ("PUT", "_delta_log"), ("GET", "_delta_log"), ("PUT", "_requests"), ("GET", "?list")):
+            left = [1, 4][batch % 2]  # of them within the client's own attempts, or more
+
+            def fault(found: str, path: str, method: str = method, part: str = part) -> int | None:
+                nonlocal left
+                if found == method and (part in path or (part == "?list" and path == "/taps")) and left:
+                    left -= 1
+                    return 503
+                return None
+
+            s3.refuses_done = done
+            s3.fault = fault
+            for _ in range(9):  # the job is started again
+                try:
+                    tables = DeltaTables(output)
+                    if tables.batches().get("frames", -1) < batch:
+                        tables.write_state(batch, State(topics={"id": str(batch)}))
+                        write(tables, batch, START, size=batch)
+                    break
+                except (TableError, StoreError) as error:
+                    said.append(str(error))
+            s3.fault = lambda method, path: None
+            assert sorted(row["size"] for row in rows_in(output, "frames", "size")) == list(range(batch + 1)), (done, method, part)
+            assert DeltaTables(output).read_state(batch + 1).topics["id"] == str(batch)
+            batch += 1
+    assert said
+    assert not any("\n" in text or "\x1b" in text for text in said)
+
+
+def test_a_table_gets_the_columns_of_a_later_version(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = DeltaTables(output)
     write(tables, 0, START, size=1)
     monkeypatch.setitem(columns._COLUMNS, "colour", ("string", "of the frame"))
     with monkeypatch.context() as later:
         later.setitem(TABLE_SCHEMAS, "frames", f"{TABLE_SCHEMAS['frames']}, colour string")
-        write(DeltaTables(tmp_path), 1, START, size=2, colour="red")
-        assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red")}
-        fields = {field.name: field for field in DeltaTable(tmp_path / "frames").schema().fields}
+        write(DeltaTables(output), 1, START, size=2, colour="red")
+        assert {(row["size"], row["colour"]) for row in rows_in(output, "frames")} == {(1, None), (2, "red")}
+        fields = {field.name: field for field in opened(output).schema().fields}
         assert fields["colour"].metadata == {"comment": "of the frame"}
-    write(DeltaTables(tmp_path), 2, START, size=3)  # the version before again
-    delta.compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
-    assert {(row["size"], row["colour"]) for row in frames(tmp_path)} == {(1, None), (2, "red"), (3, None)}
+    write(DeltaTables(output), 2, START, size=3)  # the version before again
+    compact(output)
+    assert {(row["size"], row["colour"]) for row in rows_in(output, "frames")} == {(1, None), (2, "red"), (3, None)}
 
 
-def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     new = ("api", "client_id", "outcome", "acks", "error_code", "fault")
     now = dict(TABLE_SCHEMAS)
     with monkeypatch.context() as before:
@@ -148,21 +221,21 @@ def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one
         for table, added in (("requests", new), ("gaps", ("lost_ends",))):
             known = ", ".join(column for column in TABLE_SCHEMAS[table].split(", ") if column.split()[0] not in added)
             before.setitem(TABLE_SCHEMAS, table, known)
-        old = DeltaTables(tmp_path)
+        old = DeltaTables(output)
         write(old, 0, START, table="requests", latency_us=7, api_key=3, request_size=1, answer_size=1, listener="main")
         write(old, 0, START, table="gaps", lost_frames=1)
         write(old, 0, table="frames")
     TABLE_SCHEMAS.clear()
     TABLE_SCHEMAS.update(now)  # in its order
-    tables = DeltaTables(tmp_path)
+    tables = DeltaTables(output)
     assert tables.rows() == {**dict.fromkeys(TABLE_SCHEMAS, 0), "requests": 1, "gaps": 1}
     write(tables, 1, START, table="connections", cause="idle", request_bytes=5)
     write(tables, 1, START, table="gaps", lost_frames=0, lost_ends=3)
     write(tables, 1, START, table="requests", outcome="acks_0", api="Produce", api_key=0, request_size=2, listener="main")
     write(tables, 1, START, table="frames", size=1)
-    fields = {field.name: field.metadata.get("comment") for field in DeltaTable(tmp_path / "requests").schema().fields}
+    fields = {field.name: field.metadata.get("comment") for field in opened(output, "requests").schema().fields}
     assert all(fields[name] for name in new)
-    ask = open_tables(tmp_path)
+    ask = open_tables(output)
     assert ask("SELECT cause, request_bytes, detail FROM connections").to_pylist() == [{"cause": "idle", "request_bytes": 5, "detail": None}]
     assert ask("SELECT lost_frames, lost_ends FROM gaps ORDER BY 1").to_pylist() == [
         {"lost_frames": 0, "lost_ends": 3},
@@ -178,20 +251,23 @@ def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one
     ]
 
 
-def test_a_state_is_that_of_the_batch_before_and_two_are_kept(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
+def test_a_state_is_that_of_the_batch_before_and_two_are_kept(output: Output) -> None:
+    tables = DeltaTables(output)
     assert tables.read_state(5).topics == {}
     for batch in range(12):
         tables.write_state(batch, State(topics={"id": str(batch)}))
     assert [tables.read_state(batch).topics["id"] for batch in (11, 12, 99)] == ["10", "11", "11"]
     tables.write_state(11, State(topics={"id": "again"}))
     assert (tables.read_state(11).topics["id"], tables.read_state(12).topics["id"]) == ("10", "again")
-    assert len(list((tmp_path / delta.STATES).iterdir())) <= 3
+    assert len(tables.place.names(delta.STATES)) <= 3
+    assert tables.known_ends(12) is None
+    tables.write_state(12, State(known_ends={"edge/a": 7, "edge/b": None}))
+    assert DeltaTables(output).known_ends(12) == {"edge/a": 7, "edge/b": None}, "the next attempt at the batch takes the same"
 
 
 def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(delta._PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
-    monkeypatch.setattr(delta, "sync_log", lambda *_: None)
+    monkeypatch.setattr(Folder, "sync_files", lambda *_: None)
     tables = DeltaTables(tmp_path)
     write(tables, 0, START)
     other = DeltaTables(tmp_path)  # maintenance, which has objects of its own
@@ -204,13 +280,13 @@ def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monke
         write(other, batch)
     assert not (tmp_path / "frames" / "_delta_log" / f"{2:020}.json").exists()
     assert write(tables, 22, START) == 1
-    assert (len(frames(tmp_path)), batch_of(tmp_path)) == (2, 22)
+    assert (len(rows_in(tmp_path, "frames")), batch_of(tmp_path)) == (2, 22)
 
 
-def test_every_column_is_described_and_times_are_utc(tmp_path: Path) -> None:
-    DeltaTables(tmp_path)
+def test_every_column_is_described_and_times_are_utc(output: Output) -> None:
+    DeltaTables(output)
     for table in TABLE_SCHEMAS:
-        found = DeltaTable(tmp_path / table)
+        found = opened(output, table)
         assert (found.metadata().name, found.metadata().partition_columns) == (table, ["date", "hour"])
         assert [(field.name, field.metadata["comment"]) for field in found.schema().fields] == [
             (field.name, field.metadata[b"comment"].decode()) for field in arrow_schema(table)
@@ -220,14 +296,21 @@ def test_every_column_is_described_and_times_are_utc(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLE_SCHEMAS)
 def test_other_programs_read_the_tables_with_rows_and_without(tmp_path: Path, table: str) -> None:
-    tables = DeltaTables(tmp_path)
+    check_readers(tmp_path, table)
+
+
+def test_other_programs_read_the_tables_of_a_url(s3: S3) -> None:
+    check_readers(f"{s3.url}/tables", "frames")
+
+
+def check_readers(output: Output, table: str) -> None:
+    tables = DeltaTables(output)
     names = arrow_schema(table).names
     for count in (0, 2):
         if count:
-            tables.stage(table, rows(START, START + HOUR, table=table))
-            tables.commit(table, 0, "query")
-        found = DeltaTable(tmp_path / table)
-        by_polars = polars.read_delta(str(tmp_path / table))
+            write(tables, 0, START, START + HOUR, table=table)
+        found = opened(output, table)
+        by_polars = polars.read_delta(place_of(output).address(table))
         by_pandas = found.to_pandas()
         by_duckdb = duckdb.arrow(found.to_pyarrow_dataset()).fetchall()
         assert by_polars.columns == list(by_pandas.columns) == names
@@ -237,33 +320,33 @@ def test_other_programs_read_the_tables_with_rows_and_without(tmp_path: Path, ta
         assert times.dtype == polars.Datetime("us", "UTC")
 
 
-def test_small_files_become_one_and_go_after_the_grace_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_become_one_and_go_after_the_grace_time(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(delta._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 0 seconds")
     now = time.time()
-    tables, size = DeltaTables(tmp_path), 40_000
+    tables, size = DeltaTables(output), 40_000
     for batch in range(6):
         write(tables, batch, START + batch * MICROSECOND, START + HOUR, payload=os.urandom(size))
-    before = sorted(frames(tmp_path), key=str)
+    before = sorted(rows_in(output, "frames"), key=str)
     work = Maintenance(tables, every_s=0, expire_after_s=None, clock=lambda: now)
     work.run_once()
-    assert len(on_disk(tmp_path)) == len(DeltaTable(tmp_path / "frames").file_uris()) == 2
-    assert sorted(frames(tmp_path), key=str) == before
+    assert len(files_in(output)) == len(opened(output).file_uris()) == 2
+    assert sorted(rows_in(output, "frames"), key=str) == before
     write(tables, 6, START)
     monkeypatch.setattr(delta, "TARGET_BYTES", 4 * size)
     for later, left in ((3599, 3), (3600, 3)):
         now += later
         work.run_once()
-        assert len(on_disk(tmp_path)) == left, "a file above the target stays as it is"
+        assert len(files_in(output)) == left, "a file above the target stays as it is"
     monkeypatch.setattr(delta, "TARGET_BYTES", 64 << 20)
     work.run_once()
-    assert (len(on_disk(tmp_path)), len(DeltaTable(tmp_path / "frames").file_uris())) == (4, 2), "files are removed once an hour"
+    assert (len(files_in(output)), len(opened(output).file_uris())) == (4, 2), "files are removed once an hour"
     now += 3600
     work.run_once()
-    assert len(on_disk(tmp_path)) == 2
+    assert len(files_in(output)) == 2
 
 
-def test_hours_that_ended_long_ago_expire_whole(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
+def test_hours_that_ended_long_ago_expire_whole(output: Output) -> None:
+    tables = DeltaTables(output)
     hour = START.replace(minute=0, second=0, microsecond=0)
     times = [hour, hour + HOUR - MICROSECOND, hour + HOUR, hour + 2 * HOUR]
     for batch, at in enumerate(times):
@@ -271,12 +354,12 @@ def test_hours_that_ended_long_ago_expire_whole(tmp_path: Path) -> None:
     now = (hour + 3 * HOUR).timestamp()
     for ago_s, left in ((2 * 3600 + 1, times), (2 * 3600, times[2:]), (3600, times[3:]), (3600, times[3:])):
         Maintenance(tables, every_s=0, expire_after_s=ago_s, clock=lambda: now).run_once()
-        assert sorted(row["capture_time"] for row in frames(tmp_path)) == left
+        assert sorted(row["capture_time"] for row in rows_in(output, "frames")) == left
     assert write(tables, 4, hour) == 1
 
 
-def test_the_thread_works_beside_the_batches_and_ends_when_it_is_told(tmp_path: Path) -> None:
-    tables = DeltaTables(tmp_path)
+def test_the_thread_works_beside_the_batches_and_ends_when_it_is_told(output: Output) -> None:
+    tables = DeltaTables(output)
     work = Maintenance(tables, every_s=0.001, expire_after_s=None)
     work.start()
     for batch in range(20):
@@ -286,8 +369,8 @@ def test_the_thread_works_beside_the_batches_and_ends_when_it_is_told(tmp_path: 
     while work.passes < behind and time.monotonic() < deadline:
         time.sleep(0.01)
     work.close()
-    assert sorted(row["capture_time"] for row in frames(tmp_path)) == [START + batch * MICROSECOND for batch in range(20)]
-    assert len(DeltaTable(tmp_path / "frames").file_uris()) == 1
+    assert sorted(row["capture_time"] for row in rows_in(output, "frames")) == [START + batch * MICROSECOND for batch in range(20)]
+    assert len(opened(output).file_uris()) == 1
     assert "maintenance" not in {thread.name for thread in threading.enumerate()}
 
 

@@ -2,18 +2,13 @@
 
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from framegate.proxy.pipeline import derived, transforms
-from tests.proxy.pipeline.test_transforms import chunks, write_mixed
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
+from framegate.proxy.pipeline import chunk_rows, derived
+from tests.proxy.pipeline.test_chunk_rows import chunk_batches
+from tests.proxy.pipeline.test_transforms import write_mixed
 
 
 @pytest.fixture
@@ -21,9 +16,10 @@ def mixed(tmp_path: Path) -> Path:
     return write_mixed(tmp_path)
 
 
-def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSession", mixed: Path) -> None:
-    source = chunks(spark, mixed)
-    parts = [derived.traffic(transforms.frames(source).toArrow()), derived.traffic_lost(transforms.gaps_and_totals(source).toArrow())]
+def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(mixed: Path) -> None:
+    batches = chunk_batches(mixed)
+    parts = [derived.merge_traffic(pa.concat_tables([derived.traffic(chunk_rows.frames(batch)) for batch in batches]))]
+    parts += [derived.traffic_lost(chunk_rows.gaps_and_totals(batch)) for batch in batches]
     columns = ("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes")
     table = pa.concat_tables(parts).to_pylist()
     rows = {(row["minute"], row["direction"], row["lost_frames"]): tuple(row[name] for name in columns) for row in table}
@@ -37,7 +33,7 @@ def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSessio
     }
 
 
-def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path) -> None:
-    (row,) = derived.gaps(transforms.gaps_and_totals(chunks(spark, mixed)).toArrow()).to_pylist()
+def test_a_gap_names_what_is_missing_and_why(mixed: Path) -> None:
+    (row,) = (row for batch in chunk_batches(mixed) for row in derived.gaps(chunk_rows.gaps_and_totals(batch)).to_pylist())
     names = ("connection", "direction", "first_sequence", "lost_frames", "lost_bytes", "reason", "certainty")
     assert tuple(row[name] for name in names) == ("0-0-2", "request", 2, 7, 70, "queue_full", "exact")

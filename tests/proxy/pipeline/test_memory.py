@@ -35,7 +35,7 @@ def test_what_is_shared_out_is_never_more_than_there_is(heap: int, cores: int) -
     except HeapError:
         assert heap // cores < 256 * MIB
         return
-    assert cores * (COPIES * plan.frame + 2 * plan.row_group) < heap
+    assert cores * COPIES * plan.frame < heap
     assert plan.partition <= plan.batch <= 128 * MIB
     assert plan.frame >= MIB
 
@@ -49,18 +49,12 @@ def test_what_was_asked_for_is_taken_or_refused_with_the_sum() -> None:
     plan = budget(GIB, 2, batch=5 * MIB, keep=100)
     assert (plan.batch, plan.frame) == (5 * MIB, 100)
     assert budget(GIB, 2, keep=0).frame == 0
-    with pytest.raises(HeapError, match=r"--memory: 2 tasks at once, each with .* of a frame of 200 MiB .* the heap has 1024 MiB: more --memory"):
+    with pytest.raises(HeapError, match=r"--memory: 2 tasks at once, each with .* of a frame of 200 MiB, .* the heap has 1024 MiB: more --memory"):
         budget(GIB, 2, keep=200 * MIB)
-    with pytest.raises(HeapError, match="64 tasks at once"):
-        budget(GIB, 64)
+    with pytest.raises(HeapError, match="128 tasks at once"):
+        budget(GIB, 128)
     with pytest.raises(HeapError, match="--max-bytes-per-trigger"):
         budget(GIB, 1, batch=5 * GIB)
-
-
-def test_writers_look_at_every_row_how_large_they_are() -> None:
-    plan = budget(GIB, 2)
-    assert plan.settings["spark.hadoop.parquet.page.size.row.check.min"] == "1"
-    assert plan.settings["spark.hadoop.parquet.block.size"] == str(plan.row_group) == str(32 * MIB)
 
 
 def test_large_frames_are_found_whole_and_in_pieces(tmp_path: Path) -> None:

@@ -107,9 +107,8 @@ class Engine:
             written = DeltaTables(self._output)
             for name, rows in made.items():
                 if rows.num_rows:
-                    written.stage(name, rows)
-                    written.commit(name, 0, "")
-            written.commit("frames", 0, "")
+                    written.commit(name, 0, "", written.write(name, rows))
+            written.commit("frames", 0, "", [])
             found = open_tables(self._output)(statement)
         return [
             {name: value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value for name, value in row.items()}

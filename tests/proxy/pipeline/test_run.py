@@ -31,9 +31,10 @@ def test_no_java_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFi
         ({"payload": "some"}, "payload: none, full or bytes"),
         ({"consumer": "../x"}, "--consumer: letters, digits"),
         ({"payload": "1g"}, "--memory: "),
-        ({"cores": 64}, "--memory: 64 tasks at once"),
+        ({"cores": 128}, "--memory: 128 tasks at once"),
         ({"memory": "much"}, "not a heap as Java writes it"),
-        ({"output": "s3a://bucket/tables"}, "--output: s3a://bucket/tables is no folder of this host"),
+        ({"output": "s3a://bucket/tables"}, "--output: s3a://bucket/tables must begin with s3://, gs://, az:// or file://"),
+        ({"output": "s3://bucket/tables"}, "--checkpoint: an output in an object store needs a folder"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_2(tmp_path: Path, told: dict[str, Any], fault: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,7 +198,7 @@ def test_a_signal_while_spark_starts_ends_the_job_at_once(tmp_path: Path, number
 
 def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> None:
     log, marker = log_of(tmp_path, [b"one", b"two"]), tmp_path / "marker"
-    paused = {"pause_from": 0, "pause_at": "staged frames", "marker": str(marker)}
+    paused = {"pause_from": 0, "pause_at": "written frames", "marker": str(marker)}
     with running(source=str(log), output=str(tmp_path / "out"), **paused) as job:
         until(marker.exists, "batch", job)
         os.killpg(job.pid, signal.SIGINT)

@@ -2,37 +2,33 @@
 
 import collections
 import contextlib
+import json
 import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
-from framegate.proxy.pipeline.run import start_query
-from framegate.proxy.pipeline.settings import PipelineSettings
-from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.tap import record
 from tests.fakes import record_batches
 from tests.fakes.jobs import WAIT_S, running, table, tell, until
+from tests.fakes.outputs import Output
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 from tests.proxy.pipeline.test_kafka_tables import PRODUCE, produced
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.
 KILLS = (
     ("begun", "new"),
-    ("staged frames", "replayed"),
+    ("written frames", "replayed"),
     ("written state", "replayed"),  # of requests without an answer; nothing is committed
-    ("moved requests", "replayed"),  # its files are in the table's folder and not in its log
+    ("before requests", "replayed"),  # its files are there, and in no table
     ("committed requests", "replayed"),  # this table has the batch, and others lack it
-    ("moved frames", "new"),
+    ("before frames", "new"),
     ("published", "replayed"),
 )
 
@@ -97,9 +93,10 @@ def highest(checkpoint: Path, kind: str) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "SparkSession", tmp_path: Path) -> None:
-    log, output, marker = tmp_path / "log", tmp_path / "out", tmp_path / "marker"
-    checkpoint = output / "_checkpoint"
+def test_tables_equal_the_model_after_kills_between_offsets_and_commit(tmp_path: Path, output: Output) -> None:
+    log, marker = tmp_path / "log", tmp_path / "marker"
+    checkpoint = output / "_checkpoint" if isinstance(output, Path) else tmp_path / "checkpoint"
+    told = {"source": str(log), "output": str(output), "checkpoint": str(checkpoint)}
     log.mkdir()
     traffic = Traffic(log)
     traffic.start()
@@ -109,7 +106,7 @@ def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "S
             for number, (place, kind) in enumerate(KILLS, 1):
                 begin = max(1, highest(checkpoint, "offsets") + (kind == "new"))
                 pause = {"pause_from": begin, "pause_at": place, "marker": str(marker)}
-                tell(job, source=str(log), output=str(output), max_bytes_per_trigger=100_000, **pause)
+                tell(job, **told, max_bytes_per_trigger=100_000, **pause)
                 following = jobs.enter_context(running()) if number < len(KILLS) else None
                 batch = int(until(lambda: marker.exists() and marker.read_text(), place, job))
                 assert highest(checkpoint, "offsets") == batch > highest(checkpoint, "commits") == batch - 1 >= 0
@@ -119,14 +116,14 @@ def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "S
                 job = following or job
     finally:
         traffic.stop()
-    settings = PipelineSettings(source=log, output=output, available_now=True)
-    with contextlib.closing(TableWriter(output)) as writer:
-        assert start_query(spark, settings, writer).awaitTermination(WAIT_S)
-    assert writer.total == {name: len(table(output, name)) for name in TABLE_SCHEMAS}
+    with running(**told, available_now=True) as job:
+        events, errors = job.communicate(timeout=WAIT_S)
+        assert job.returncode == 0, errors[-3000:]
+    assert json.loads(events.splitlines()[-1])["total"] == {name: len(table(output, name)) for name in TABLE_SCHEMAS}
     check_against_model(output, traffic, log)
 
 
-def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
+def check_against_model(output: Output, traffic: Traffic, log: Path) -> None:
     frames = table(output, "frames")
     names = ("connection_id", "direction", "sequence", "payload", "api_key", "latency_us")
     assert collections.Counter(tuple(row[name] for name in names) for row in frames) == collections.Counter(traffic.sent)
@@ -145,4 +142,3 @@ def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
     assert sum(row["frames"] for row in parts) == len(traffic.sent)
     assert sum(row["bytes"] for row in parts) == sum(len(sent[3]) + 4 for sent in traffic.sent)
     assert sum(row["lost_frames"] for row in parts) == sum(row["lost_frames"] for row in table(output, "gaps")) == traffic.lost
-    assert not (output / "_staging").exists()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.pipeline.settings import OptionError, PipelineSettings, SourceOptions, local_path
+from framegate.proxy.pipeline.place import local_path
+from framegate.proxy.pipeline.settings import OptionError, PipelineSettings, SourceOptions
 from framegate.proxy.pipeline.wanted import Wanted
 from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS

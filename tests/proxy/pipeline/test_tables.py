@@ -1,22 +1,24 @@
 import contextlib
 import datetime
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from framegate.proxy.pipeline import tables
+from framegate.proxy.pipeline import pyspark_framegate
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
 from framegate.proxy.pipeline.delta import DeltaTables, compact
-from framegate.proxy.pipeline.schema import JOB_SCHEMA
+from framegate.proxy.pipeline.place import place_of
 from framegate.proxy.pipeline.tables import BatchError, TableWriter
 from framegate.proxy.pipeline.views import read_table, register_views
 from framegate.proxy.server.rows import LostRow
 from framegate.proxy.tap import record
 from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from tests.fakes import record_batches
+from tests.fakes.outputs import Output, opened
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
@@ -33,16 +35,30 @@ def counts(**some: int) -> dict[str, int]:
 @pytest.mark.spark
 @pytest.mark.slow
 class TestWithSpark:
-    def write(self, spark: "SparkSession", log: Path, output: Path, *batches: int) -> TableWriter:
+    def write(self, spark: "SparkSession", log: Path, output: Output, *batches: int) -> TableWriter:
         """A job that writes these batches and ends."""
         with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
             for batch in batches:
-                writer(spark.read.format("framegate").schema(JOB_SCHEMA).load(str(log)), batch)
+                writer(spark.read.format("framegate").option("output", str(output)).load(str(log)), batch)
         return writer
 
-    def rows(self, spark: "SparkSession", output: Path, sql: str) -> list[tuple[object, ...]]:
+    def rows(self, spark: "SparkSession", output: Output, sql: str) -> list[tuple[object, ...]]:
         register_views(spark, output)
         return [tuple(row) for row in spark.sql(sql).collect()]
+
+    @pytest.fixture(autouse=True)
+    def told(self, request: pytest.FixtureRequest, spark: "SparkSession") -> Iterator[None]:
+        """The session's Python processes, which may be older than the server, have its credentials."""
+        if "s3" not in request.node.name:
+            yield
+            return
+        told = request.getfixturevalue("s3").environment()
+        spark.sparkContext.environment.update(told)
+        pyspark_framegate.register(spark)
+        yield
+        for name in told:
+            del spark.sparkContext.environment[name]
+        pyspark_framegate.register(spark)
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Path:
@@ -73,8 +89,7 @@ class TestWithSpark:
         processor.close()
         return tmp_path / "log"
 
-    def test_a_batch_written_twice_is_there_once(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
-        output = tmp_path / "out"
+    def test_a_batch_written_twice_is_there_once(self, spark: "SparkSession", log: Path, output: Output) -> None:
         first = self.write(spark, log, output, 0, 1)
         again = self.write(spark, log, output, 1)
         assert first.rows_of[1] == counts(
@@ -99,8 +114,9 @@ class TestWithSpark:
     def test_a_connection_is_a_row_with_what_the_log_of_framegate_says_of_it(
         self, spark: "SparkSession", tmp_path: Path, log: Path, payload: str
     ) -> None:
-        with contextlib.closing(TableWriter(tmp_path / "out", compact_ms=0)) as writer:
-            writer(spark.read.format("framegate").schema(JOB_SCHEMA).option("payload", payload).load(str(log)), 0)
+        output = tmp_path / "out"
+        with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
+            writer(spark.read.format("framegate").option("payload", payload).option("output", str(output)).load(str(log)), 0)
         rows = DeltaTable(tmp_path / "out" / "connections").to_pyarrow_table().sort_by("connection").to_pylist()
         at = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
         first, second = ({name: value for name, value in row.items() if value is not None and name not in ("offset", "chunk_index")} for row in rows)
@@ -127,11 +143,12 @@ class TestWithSpark:
         ]
         assert self.rows(spark, tmp_path / "out", "select distinct state from completeness order by 1") == [("complete",), ("lost",)]
 
-    @pytest.mark.parametrize("committed", range(len(TABLE_SCHEMAS) - 1))
+    @pytest.mark.parametrize(
+        ("output", "committed"), [*(("folder", count) for count in range(len(TABLE_SCHEMAS) - 1)), ("s3", 3)], indirect=["output"]
+    )
     def test_a_batch_that_some_tables_have_is_in_no_view_and_comes_to_the_others(
-        self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, committed: int
+        self, spark: "SparkSession", log: Path, output: Output, monkeypatch: pytest.MonkeyPatch, committed: int
     ) -> None:
-        output = tmp_path / "out"
         self.write(spark, log, output, 0)
         commit, calls = DeltaTables.commit, iter(range(100))
 
@@ -156,8 +173,7 @@ class TestWithSpark:
         self.write(spark, log, output, 1)
         assert seen() == [2 * count for count in before]
 
-    def test_a_batch_of_another_query_is_refused(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
-        output = tmp_path / "out"
+    def test_a_batch_of_another_query_is_refused(self, spark: "SparkSession", log: Path, output: Output) -> None:
         try:
             spark.sparkContext.setLocalProperty("sql.streaming.queryId", "one")
             self.write(spark, log, output, 0, 1)
@@ -171,14 +187,13 @@ class TestWithSpark:
 
     def test_a_stream_says_which_query_it_is(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
         with contextlib.closing(TableWriter(tmp_path / "out", compact_ms=0)) as writer:
-            chunks = spark.readStream.format("framegate").load(str(log))
+            chunks = spark.readStream.format("framegate").option("output", str(tmp_path / "out")).load(str(log))
             query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
             assert query.awaitTermination(60)
         assert DeltaTable(tmp_path / "out" / "frames").transaction_version(query.id) == 0
         assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(4,)]
 
-    def test_compacted_tables_say_the_same(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
-        output = tmp_path / "out"
+    def test_compacted_tables_say_the_same(self, spark: "SparkSession", log: Path, output: Output) -> None:
         self.write(spark, log, output, *range(7))
         questions = [
             "select count(*), sum(crc32(payload)), sum(size), count(distinct connection), min(hour) from frames",
@@ -191,14 +206,13 @@ class TestWithSpark:
         ]
         before = [self.rows(spark, output, question) for question in questions]
         for table in TABLE_SCHEMAS:
-            compact(DeltaTable(output / table), output / table)
-            assert len(DeltaTable(output / table).file_uris()) == (table != "nodes"), table
+            compact(opened(output, table), place_of(output), table)
+            assert len(opened(output, table).file_uris()) == (table != "nodes"), table
         assert [self.rows(spark, output, question) for question in questions] == before
 
     def test_frames_of_several_hours_are_in_their_hours(self, spark: "SparkSession", tmp_path: Path) -> None:
         processor = FakeProcessor(tmp_path / "log")
-        hours = tables._WRITE_SETTINGS["spark.sql.maxConcurrentOutputFileWriters"]
-        for hour in range(int(hours) + 2):
+        for hour in range(26):
             processor.block([b"%d" % hour], at_ns=START_NS + hour * 60 * MINUTE_NS)
         processor.close()
         self.write(spark, tmp_path / "log", tmp_path / "out", 0)

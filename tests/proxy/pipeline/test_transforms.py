@@ -1,4 +1,3 @@
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,22 +88,6 @@ def test_checksums_in_payloads_can_be_recomputed_by_spark(spark: "SparkSession",
     misplaced = "conv(hex(substring(payload, 5, 8)), 16, 10) <> sequence"
     row = demo.selectExpr("count(*)", f"count_if({wrong})", f"count_if({misplaced})").collect()[0]
     assert tuple(row) == (60, 0, 0)
-
-
-def test_facts_are_the_gaps_and_totals(spark: "SparkSession", mixed: Path) -> None:
-    table = transforms.gaps_and_totals(chunks(spark, mixed))
-    assert {row.kind for row in table.collect()} == {"gap", "totals"}
-    assert {row.connection for row in table.where("kind = 'gap'").collect()} == {"0-0-2"}
-
-
-def test_the_hour_is_that_of_utc(spark: "SparkSession") -> None:
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-    try:
-        columns = [f"{sql} as {name}" for name, sql in transforms.hour_columns("at").items()]
-        row = spark.sql("select timestamp_seconds(1700000000 + 7200) as at").selectExpr(*columns).collect()[0]
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-    assert tuple(row) == (datetime.date(2023, 11, 15), 0)
 
 
 def test_apis_and_connections_are_shown_as_people_know_them(spark: "SparkSession") -> None:

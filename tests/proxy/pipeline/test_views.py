@@ -13,6 +13,7 @@ from framegate.control.demo.load import FRAME_HEADER
 from framegate.control.demo.report import CONTENT_QUERIES
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import DeltaTables, compact
+from framegate.proxy.pipeline.place import place_of
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask, read_table, register_views
 from tests.fakes.tap_log import FakeProcessor
@@ -29,6 +30,7 @@ def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HA
     """A day as compaction leaves it: so many files an hour of each table, each with so many rows of its share of the hour."""
     tables = DeltaTables(output)
     for table in TABLE_SCHEMAS:
+        added = []
         schema = pa.schema([field for field in arrow_schema(table) if field.name not in ("date", "hour")])
         for hour in range(24):
             share = datetime.timedelta(hours=1) / (files := in_hand if hour == 23 else over)
@@ -38,8 +40,8 @@ def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HA
                 data[TIME_COLUMNS[table]] = pa.array([first + row * share / rows for row in range(rows)], pa.timestamp("us", "UTC"))
                 if table == "frames":
                     data |= {"payload": pa.array([b"p" * 100] * rows), "size": pa.array([100] * rows, pa.int32())}
-                tables.stage(table, pa.table(data))
-        tables.commit(table, 86_399, "query")
+                added += tables.write(table, pa.table(data))
+        tables.commit(table, 86_399, "query", added)
 
 
 def files_of(rows: "DataFrame") -> int:
@@ -65,7 +67,7 @@ def asked(spark: "SparkSession", folder: Path, bodies: list[bytes]) -> dict[str,
         processor.block(bodies[start : start + 3])
     processor.close()
     with contextlib.closing(TableWriter(folder / "out", compact_ms=0)) as writer:
-        writer(spark.read.format("framegate").load(str(folder / "log")), 0)
+        writer(spark.read.format("framegate").option("output", str(folder / "out")).load(str(folder / "log")), 0)
     return ask(spark, folder / "out", CONTENT_QUERIES)
 
 
@@ -111,7 +113,7 @@ class TestWithSpark:
     def test_a_view_outlives_compaction(self, spark: "SparkSession", tmp_path: Path) -> None:
         write_day(tmp_path, over=2, in_hand=2, rows=2)
         register_views(spark, tmp_path)
-        compact(DeltaTable(tmp_path / "frames"), tmp_path / "frames")
+        compact(DeltaTable(tmp_path / "frames"), place_of(tmp_path), "frames")
         assert spark.sql("select count(*) from frames").collect()[0][0] == 96
         assert len(spark.table("frames").inputFiles()) == 48
         register_views(spark, tmp_path)

@@ -1,0 +1,37 @@
+"""Where the tables are."""
+
+from pathlib import Path
+
+import pytest
+
+from framegate.proxy.pipeline.place import absolute, local_path, one_line, place_of
+from tests.fakes.outputs import Output
+
+
+def test_a_place_is_a_folder_or_a_url_and_its_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [absolute(place) for place in ("out", Path("out"), f"file://{tmp_path}/out", f"file:{tmp_path}/out")] == [str(tmp_path / "out")] * 4
+    assert absolute("s3://bucket/tables/") == "s3://bucket/tables"
+    assert local_path(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
+    assert (local_path("file://host/x"), local_path("s3://bucket/x")) == (None, None)
+    assert place_of("s3://bucket/tables/").address("frames") == "s3://bucket/tables/frames"
+    error = OSError("Generic S3 error\n  \x1b[31m↳\x1b[0m GET https://host/x?X-Amz-Signature=secret failed")
+    assert one_line(error) == "Generic S3 error GET https://host/x?… failed"
+
+
+def test_a_file_is_there_when_its_block_has_ended_and_can_be_replaced_and_removed(output: Output) -> None:
+    place = place_of(output)
+    assert place.names("a") == []
+    with place.new_file("a/1") as file:
+        file.write(b"one")
+    with place.new_file("a/large") as file:  # sent in parts
+        for _ in range(9):
+            file.write(bytes(1 << 20))
+    place.replace("a/2", b"two")
+    place.replace("a/2", b"new")
+    assert place.names("a") == ["1", "2", "large"]
+    assert (place.read("a/1"), place.read("a/2"), len(place.read("a/large"))) == (b"one", b"new", 9 << 20)
+    for _ in range(2):
+        place.remove("a/1")
+    place.sync_folders(["a/2"])
+    assert place.names("a") == ["2", "large"]
