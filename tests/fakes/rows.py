@@ -36,7 +36,7 @@ CHANNEL = ChannelRow(
 )
 _BEGAN_NS: Final = OPENED_NS + 2_000_000
 _ATTEMPT: Final = {"attempt_started_ns": _BEGAN_NS, "tcp_ns": 100_000, "tls_ns": 200_000, "login_ns": 0}
-OPENING: Final = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": _BEGAN_NS, "attempts": 1, **_ATTEMPT}
+OPENING: Final[dict[str, Any]] = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": _BEGAN_NS, "attempts": 1, **_ATTEMPT}
 
 
 def open_row(**changes: Any) -> OpenRow:
