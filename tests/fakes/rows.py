@@ -1,7 +1,7 @@
 """Rows as a processor sends them. A test says what it changes; what could not come over the link is refused here."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
@@ -36,11 +36,11 @@ CHANNEL = ChannelRow(
 )
 _BEGAN_NS: Final = OPENED_NS + 2_000_000
 _ATTEMPT: Final = {"attempt_started_ns": _BEGAN_NS, "tcp_ns": 100_000, "tls_ns": 200_000, "login_ns": 0}
-OPENING: Final[dict[str, Any]] = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": _BEGAN_NS, "attempts": 1, **_ATTEMPT}
+OPENING: Final = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": _BEGAN_NS, "attempts": 1, **_ATTEMPT}
 
 
 def open_row(**changes: Any) -> OpenRow:
-    row = OpenRow(
+    row = cast(Any, OpenRow)(
         **CHANNEL,
         state="open",
         client_id="billing-7",
@@ -133,7 +133,7 @@ def access_row(**changes: Any) -> AccessRow:
 
 
 def closed_row(**changes: Any) -> ClosedRow:
-    row = ClosedRow(
+    row = cast(Any, ClosedRow)(
         **CHANNEL,
         **OPENING,
         cause="peer_closed",
