@@ -25,7 +25,7 @@ def test_it_is_enough_to_read_the_tap_and_has_nothing_of_the_proxy(tmp_path: Pat
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("pyspark_framegate-*-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    allowed = {"__init__.py", "py.typed", "config", "errors.py", "kafka", "pipeline", "tap"}  # kafka has the names of APIs
+    allowed = {"__init__.py", "cause.py", "py.typed", "config", "errors.py", "kafka", "pipeline", "tap"}  # kafka has the names of APIs
     assert {name.split("/")[2] for name in names if name.startswith("framegate/proxy/")} <= allowed
     assert not [name for name in names if name.startswith("framegate/control") or "writer" in name]
     done = subprocess.run(

@@ -14,7 +14,7 @@ def test_a_shell_asks_one_query_after_the_other(output: Output) -> None:
     shown = CliRunner().invoke(main, ["pipeline", "shell", "--tables", str(output)], input=typed)
     assert shown.exit_code == 0
     words = shown.stdout.split()
-    assert words[:4] == ["n", "1", "completeness", "frames"]
+    assert words[:4] == ["n", "1", "completeness", "connections"]
     assert words[-2:] == ["m", "2"], "what is behind exit is not run"
     assert any(line.startswith("complete_until  timestamp") for line in shown.stdout.splitlines())
     assert "The columns of a table or view, and their types: columns NAME." in shown.stdout
