@@ -240,7 +240,7 @@ def firing(minutes: str = "", **labels: str) -> str:
 REFUSED = {f"upstream_{name}": {closed(f"upstream_{name}"): 12, closed("peer_closed"): 0} for name in ("refused", "closed")}
 TROUBLES = (
     Trouble(name="nothing is heard", changes=AWAY, alert="FramegateAbsent", severity="critical", fires=10, ends=0),
-    Trouble(name="a scrape fails", changes={**AWAY, "up": 0}, alert="FramegateDown", severity="critical", fires=2, ends=0, lasts=9),
+    Trouble(name="a scrape fails", changes={**AWAY, "up": 0}, alert="FramegateDown", severity="critical", fires=2, ends=0),
     Trouble(name="it is not ready", changes={READY: 0}, alert="FramegateNotReady", severity="critical", fires=2, ends=0),
     Trouble(
         name="stopped upstream: it accepts, and does not answer",
