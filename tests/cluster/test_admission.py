@@ -87,7 +87,8 @@ def webhook(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     finally:
         process.kill()
         process.wait()
-        room.node.kubectl("delete", "mutatingwebhookconfiguration", HOOK, check=False)
+        for kind in ("mutatingwebhookconfiguration", "clusterrolebinding", "clusterrole"):  # of no namespace; the chart's test installs its own
+            room.node.kubectl("delete", kind, HOOK, check=False)
         for each in rooms:
             each.remove()
 
