@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.components import binaries
+from tests.cluster.components import OLDEST, VERSION, binaries
 from tests.cluster.machine import groups
 from tests.fakes.certificates import Authority
 
@@ -87,7 +87,8 @@ class ApiServer:
     def start_api_server(self) -> None:
         """Start kube-apiserver alone, and wait until it answers."""
         path = self.folder
-        self.server("api", "kube-apiserver", f"--etcd-servers={_ETCD}", "--bind-address=0.0.0.0", f"--advertise-address={NODE_ADDRESS}",
+        gates = ",".join(f"{name}=true" for name in feature_gates())
+        self.server("api", "kube-apiserver", *([f"--feature-gates={gates}"] if gates else []), f"--etcd-servers={_ETCD}", "--bind-address=0.0.0.0", f"--advertise-address={NODE_ADDRESS}",
                     "--secure-port=26443", f"--tls-cert-file={path / 'api.crt'}", f"--tls-private-key-file={path / 'api.key'}",
                     f"--client-ca-file={path / 'cluster.crt'}", f"--service-account-key-file={path / 'sa.key'}",
                     f"--service-account-signing-key-file={path / 'sa.key'}", "--service-account-issuer=https://kubernetes.default",
@@ -163,6 +164,11 @@ class ApiServer:
         names = {"clusters": "here", "users": "admin", "contexts": "here"}
         document: dict[str, Any] = {kind: [{"name": names[kind], word: value}] for kind, (word, value) in kinds.items()}
         self.config.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "here", **document}))
+
+
+def feature_gates() -> tuple[str, ...]:
+    """The gates that framegate's pods need and this version does not have on: without it the sleep of a preStop hook is dropped, and the pod refused."""
+    return ("PodLifecycleSleepAction",) if os.environ.get(VERSION) == OLDEST else ()
 
 
 class Node(ApiServer):
@@ -261,6 +267,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
             "clusterDomain": "cluster.local",
             "resolvConf": "",
             "serializeImagePulls": False,
+            "featureGates": dict.fromkeys(feature_gates(), True),
         }
         (path / "kubelet.yaml").write_text(json.dumps(settings))
         self.start_kubelet()
