@@ -88,7 +88,8 @@ class ApiServer:
         """Start kube-apiserver alone, and wait until it answers."""
         path = self.folder
         gates = ",".join(f"{name}=true" for name in feature_gates())
-        self.server("api", "kube-apiserver", *([f"--feature-gates={gates}"] if gates else []), f"--etcd-servers={_ETCD}", "--bind-address=0.0.0.0", f"--advertise-address={NODE_ADDRESS}",
+        self.server("api", "kube-apiserver", *([f"--feature-gates={gates}"] if gates else []),
+                     f"--etcd-servers={_ETCD}", "--bind-address=0.0.0.0", f"--advertise-address={NODE_ADDRESS}",
                     "--secure-port=26443", f"--tls-cert-file={path / 'api.crt'}", f"--tls-private-key-file={path / 'api.key'}",
                     f"--client-ca-file={path / 'cluster.crt'}", f"--service-account-key-file={path / 'sa.key'}",
                     f"--service-account-signing-key-file={path / 'sa.key'}", "--service-account-issuer=https://kubernetes.default",
@@ -167,7 +168,7 @@ class ApiServer:
 
 
 def feature_gates() -> tuple[str, ...]:
-    """The gates that framegate's pods need and this version does not have on: without it the sleep of a preStop hook is dropped, and the pod refused."""
+    """The gates that framegate's pods need and this version has not on: without it a preStop hook's sleep is dropped, and the pod refused."""
     return ("PodLifecycleSleepAction",) if os.environ.get(VERSION) == OLDEST else ()
 
 
