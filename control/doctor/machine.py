@@ -31,11 +31,8 @@ _kernel, _clock = functools.partial(judged, "kernel"), functools.partial(judged,
 
 def look_at_kernel(around: Surroundings) -> Iterator[Finding]:
     """Each setting; one that cannot be seen is unknown."""
-    yield _shown(around, "net.core.somaxconn", f"{_NET}/core/somaxconn", "connections may wait to be accepted")
     for name in ("tcp_rmem", "tcp_wmem"):
         yield _window(around, name)
-    for name in ("rmem_max", "wmem_max"):
-        yield _shown(around, f"net.core.{name}", f"{_NET}/core/{name}", "bytes at most, where socket.receive_buffer or send_buffer is set")
     yield _ports(around)
     yield from _keepalive(around)
     yield _overcommit(around)
@@ -45,11 +42,6 @@ def look_at_kernel(around: Surroundings) -> Iterator[Finding]:
 
 def _unseen(name: str, besides: str = "") -> Finding:
     return unknown("kernel", name, f"cannot be seen here{besides}")
-
-
-def _shown(around: Surroundings, name: str, path: str, unit: str) -> Finding:
-    value = around.number(path)
-    return _unseen(name) if value is None else _kernel(name, f"{value:,} {unit}", {"value": value})
 
 
 def _window(around: Surroundings, name: str) -> Finding:
@@ -83,12 +75,10 @@ def _ports(around: Surroundings) -> Finding:
 
 
 def _keepalive(around: Surroundings) -> Iterator[Finding]:
-    """Framegate sets the times of keep-alive itself, so the kernel's are only shown."""
     for index, item in enumerate(() if around.config is None else around.config.listeners):
         if item.timeouts.idle_ms == item.timeouts.max_connection_age_ms == 0 and item.socket.keep_alive is None:
             advice = "set socket.keep_alive: {}, or timeouts.idle: a client that is gone without a word keeps its connection for ever"
             yield _kernel(f"listeners[{index}] ({item.name}), keep-alive", "is off, and idle connections never end", warning=advice)
-    yield _shown(around, "net.ipv4.tcp_keepalive_time", f"{_NET}/ipv4/tcp_keepalive_time", "s; framegate sets its own where socket.keep_alive is set")
 
 
 def _overcommit(around: Surroundings) -> Finding:

@@ -14,9 +14,8 @@ HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def test_settings_that_cannot_be_seen_are_unknown_and_those_of_this_machine_can(tmp_path: Path) -> None:
-    assert levels(look_at_kernel(around(tmp_path))) == ["unknown"] * 10
+    assert levels(look_at_kernel(around(tmp_path))) == ["unknown"] * 6
     found = list(look_at_kernel(Surroundings()))
-    assert one(found, "somaxconn").figures["value"] != 0
     assert one(found, "overcommit").level in ("ok", "warning")
 
 
