@@ -7,6 +7,7 @@ The model holds absolute paths, so a processor needs no folder of its own.
 import dataclasses
 import os
 import pathlib
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,8 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
         return Findings(None, document.faults, [])
     document.files = machine
     config = build(document)
+    if not config.node:  # in a pod the name of the pod, so replicas with one configuration differ
+        config = dataclasses.replace(config, node=socket.gethostname())
     if not config.zone:
         config = dataclasses.replace(config, zone=os.environ.get(ZONE, ""))
     bound = apply_rules(document, config)

@@ -444,7 +444,7 @@ class TelemetryConfig:
 class ProxyConfig:
     """The whole configuration."""
 
-    node: Annotated[str, Key(effect="restart")]
+    node: Annotated[str, Key(effect="restart")] = ""
     listeners: Annotated[tuple[ListenerConfig, ...], Key(effect="new connections")]
     zone: Annotated[str, Key(effect="now")] = ""
     upstreams: Annotated[tuple[UpstreamConfig, ...], Key(effect="new connections")] = ()

@@ -1,4 +1,5 @@
 import pathlib
+import socket
 
 import pytest
 
@@ -28,6 +29,20 @@ def test_a_fault_of_this_machine_only_leaves_a_model(tmp_path: pathlib.Path) -> 
     assert found.model == found.config is not None
     path.write_text(GOOD.replace("node:", "nodes:"))
     assert examine(path).model is None
+
+
+def test_without_a_node_the_name_of_the_host_is_used(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "framegate.yaml"
+    monkeypatch.setattr(socket, "gethostname", lambda: "orders-6d5f-x2x7l")
+    found = []
+    for line in ("node: edge-1\n", "", 'node: ""\n'):
+        path.write_text(GOOD.replace("node: edge-1\n", line))
+        config = examine(path).config
+        assert config is not None
+        found.append(config.node)
+    assert found == ["edge-1", "orders-6d5f-x2x7l", "orders-6d5f-x2x7l"]
+    monkeypatch.setattr(socket, "gethostname", lambda: "x" * 64)
+    assert [fault.key for fault in examine(path).faults] == ["node"]
 
 
 def test_the_zone_comes_from_the_file_or_else_from_the_environment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_the_example_of_a_key_is_taken_by_it() -> None:
 def test_facts_of_a_key_come_from_the_code() -> None:
     said = {
         "listeners.timeouts.idle": ["Range: 0 to 30d.", "Default: 10m.", NEW],
-        "node": ["Required.", RESTART],
+        "node": ['Default: "".', RESTART],
         "memory_pool.size": ["Range: 0B to 1024TiB.", "Default: 256MiB.", NOW],
         "memory_pool.kind": ["One of: bounded, unbounded, leak_finding.", "Default: bounded.", RESTART],
         "memory_pool.shares": ["Range: 1 to 100.", "Default: none.", NOW],
