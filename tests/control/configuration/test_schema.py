@@ -99,7 +99,6 @@ def test_missing_keys_are_all_named() -> None:
     assert {key for key, reason in faults_of({"upstreams": [{}]}) if reason == "is required"} == {
         "listeners",
         "upstreams[0].name",
-        "upstreams[0].endpoints",
     }
 
 
