@@ -450,8 +450,8 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         config = dataclasses.replace(made.config, listeners=(*made.config.listeners, listener), upstreams=(*made.config.upstreams, cluster))
         await made.apply(config)
         await until(lambda: len(made.steering.brokers.clusters["k"].brokers) == 2)
+        await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False])
         assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
-        assert [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False]
         moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
         await made.apply(dataclasses.replace(config, listeners=(config.listeners[0], moved)))
         await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [False, True, True])
