@@ -96,10 +96,7 @@ def test_a_wrong_value_is_one_fault_at_its_key() -> None:
 
 
 def test_missing_keys_are_all_named() -> None:
-    assert {key for key, reason in faults_of({"upstreams": [{}]}) if reason == "is required"} == {
-        "listeners",
-        "upstreams[0].name",
-    }
+    assert {key for key, reason in faults_of({"upstreams": [{}]}) if reason == "is required"} == {"listeners", "upstreams[0].name"}
 
 
 def test_what_may_be_a_secret_is_not_shown() -> None:
