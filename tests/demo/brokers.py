@@ -7,7 +7,6 @@ themselves.
 import contextlib
 import functools
 import os
-import random
 import socket
 import sys
 import threading
@@ -105,16 +104,6 @@ class Cluster:
         made = self._new(self._directory / f"node-{node}", settings=settings, node=node, host=f"127.0.1.{node}", controller=first)
         self.brokers[node] = made
         return made
-
-
-def free_ports(count: int) -> range:
-    """So many ports of 127.0.0.1 in a row that nobody has, below those that the system gives to programs that ask for any."""
-    while True:
-        first = random.randrange(10_000, 32_000 - count)
-        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            return range(first, first + count)
 
 
 class Watch:

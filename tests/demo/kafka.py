@@ -30,7 +30,8 @@ from framegate.control.demo.steering import Metrics
 from framegate.control.demo.view import Waiting, say
 from framegate.proxy.tap.completeness import verify
 from tests.demo import broker, records, small_pool
-from tests.demo.brokers import Cluster, Watch, free_ports
+from tests.demo.brokers import Cluster, Watch
+from tests.fakes.ports import free_ports
 
 Tables = Mapping[str, list[dict[str, Any]]]
 

@@ -21,10 +21,11 @@ from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceStu
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.network.proxy_protocol import header_bytes
 from framegate.proxy.relay.retirement import AT_BOOTSTRAP
-from tests.control.steering.test_cluster import first_of, free_ports, reaches
+from tests.control.steering.test_cluster import reaches
 from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, until
+from tests.fakes.ports import free_port, free_ports
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame, refusing_port
 
 pytestmark = pytest.mark.slow
@@ -86,8 +87,7 @@ def told(sock: socket.socket) -> dict[int, tuple[str, int]]:
 @contextlib.contextmanager
 def serving(folder: Path, cluster: dict[int, KafkaBroker], listener: dict[str, Any] | None = None, **keys: Any) -> Iterator[tuple[Framegate, int]]:
     """framegate with a port for each of nodes 0 to 2, behind the bootstrap's; and the first of them."""
-    ports = free_ports(4)
-    first = first_of(ports) + 1
+    first = free_ports(4)[1]
     config = config_of(
         [broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}", **(listener or {})
     )
@@ -143,7 +143,7 @@ def test_a_start_needs_no_broker_and_finds_them_when_they_are_there(tmp_path: Pa
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(refusing_port())
         ports = free_ports(3)
-        config = config_of([f"127.0.0.1:{port}"], {"ports": ports, "by": "order"}, address=f"127.0.0.1:{first_of(free_ports(1))}")
+        config = config_of([f"127.0.0.1:{port}"], {"ports": f"{ports[0]}-{ports[-1]}", "by": "order"}, address=f"127.0.0.1:{free_port()}")
         proxy = stack.enter_context(Framegate(tmp_path, config))
         row = proxy.wait_row(lambda row: row["event"] == "brokers_unreadable")
         assert "refused" in row["error"] or "Connect" in row["error"]
@@ -167,8 +167,7 @@ def test_a_broker_that_is_stopped_delays_nothing(tmp_path: Path, cluster: dict[i
         silent.send_signal(signal.SIGSTOP)
         try:
             bootstrap = [f"127.0.0.1:{port}", f"localhost:{port}", cluster[0].address]
-            ports = free_ports(4)
-            first = first_of(ports) + 1
+            first = free_ports(4)[1]
             config = config_of(bootstrap, {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
             with Framegate(tmp_path, config) as proxy:
                 proxy.wait_row(lambda row: row["event"] == "broker_joined" and row["broker"] == 2)
@@ -215,8 +214,7 @@ def is_ended(client: socket.socket) -> bool:
 
 
 def test_a_broker_that_accepts_and_does_not_answer_is_shown_and_the_bootstrap_goes_round_it(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
-    ports = free_ports(4)
-    first = first_of(ports) + 1
+    first = free_ports(4)[1]
     config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first}-{first + 2}"}, address=f"127.0.0.1:{first - 1}")
     config["upstreams"][0] |= {"check": {"kind": "kafka", "every": "200ms", "timeout": "200ms", "fall": 2, "rise": 2}, "ejection": {"failures": 3}}
     with Framegate(tmp_path, config) as proxy:
@@ -275,8 +273,7 @@ def test_with_hosts_the_broker_is_the_one_that_the_client_names(tmp_path: Path, 
 @pytest.mark.extended
 def test_standing_actions_stay_in_force_while_brokers_and_listeners_are_applied(tmp_path: Path, cluster: dict[int, KafkaBroker]) -> None:
     """A standing action matches by the name of a listener: also where a range of brokers moves, and where a listener of that name comes again."""
-    ports = free_ports(8)
-    first = first_of(ports)
+    first = free_ports(8)[0]
     servers = [broker.address for broker in cluster.values()]
 
     def configured(name: str, brokers: range) -> dict[str, Any]:
@@ -333,7 +330,7 @@ def test_before_the_stop_of_a_pod_connections_of_brokers_ports_end_too_and_no_li
     tmp_path: Path, cluster: dict[int, KafkaBroker]
 ) -> None:
     """In the lead-in of its drain; those of the pod itself stay, and a configuration that is applied then is refused as a whole."""
-    first = first_of(free_ports(6))
+    first = free_ports(6)[0]
     config = config_of([broker.address for broker in cluster.values()], {"ports": f"{first + 1}-{first + 3}", "advertise": "127.0.0.1"})
     (gateway,) = config["listeners"]
     gateway["address"] = f"0.0.0.0:{first}"

@@ -22,10 +22,10 @@ from framegate.control.v1 import pool_service_pb2 as pool_pb2
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.completeness import verify
-from tests.demo.brokers import free_ports
 from tests.fakes.feature_model import Combination, covering, pairs_of, possible_pairs
 from tests.fakes.feature_peers import HANDLERS, HEADER, LIMIT, PASSWORD, UPSTREAM_PASSWORD, UPSTREAM_USER, USER, Client, Upstream
 from tests.fakes.framegate import Framegate, Row
+from tests.fakes.ports import free_ports
 from tests.fakes.tap_read import read_frames, read_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -20,9 +20,10 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.demo.brokers import Cluster, Watch, free_ports
+from tests.demo.brokers import Cluster, Watch
 from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row, until
+from tests.fakes.ports import free_ports
 from tests.fakes.real_kafka import REAL_KAFKA
 
 pytestmark = [*REAL_KAFKA, pytest.mark.extended]

@@ -20,9 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from tests.demo import broker
-from tests.demo.brokers import Cluster, Watch, free_ports
+from tests.demo.brokers import Cluster, Watch
 from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row, run_cli, until
+from tests.fakes.ports import free_ports
 from tests.fakes.real_kafka import REAL_KAFKA
 
 pytestmark = [*REAL_KAFKA, pytest.mark.extended]

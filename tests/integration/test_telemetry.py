@@ -18,6 +18,7 @@ from framegate.proxy.tap.trace_ids import segment_trace
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver, attributes_of
+from tests.fakes.ports import free_port
 from tests.fakes.upstream import ask
 from tests.integration.test_config import reload, write
 
@@ -33,12 +34,6 @@ def started(folder: Path, config: Row, receiver: OtlpReceiver, *signals: str, **
     otlp = {"endpoint": receiver.endpoint, **({"signals": list(signals)} if signals else {})}
     telemetry = {"otlp": otlp, "prometheus": {"address": "127.0.0.1:0"}}
     return Framegate(folder, {**config, "telemetry": telemetry}, environment={**ENVIRONMENT, **environment})
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def connects(receiver: OtlpReceiver, **wanted: Any) -> list[Span]:

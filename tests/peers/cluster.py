@@ -23,10 +23,11 @@ from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, Sc
 
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
-from tests.demo.brokers import Cluster, Watch, free_ports
+from tests.demo.brokers import Cluster, Watch
 from tests.demo.kafka import create_topics
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, until
+from tests.fakes.ports import free_ports
 from tests.peers.clients import Entry
 from tests.peers.namespace import HOST, Namespace
 

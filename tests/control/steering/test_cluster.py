@@ -1,8 +1,6 @@
 """One cluster: its brokers are found, listened for and put in force, in this order, and taken back in the reverse one."""
 
 import asyncio
-import contextlib
-import random
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,26 +15,14 @@ from framegate.proxy.config.model import BrokersConfig
 from framegate.proxy.errors import AuthenticationError
 from tests.fakes.brokers import FakeBroker
 from tests.fakes.fleet import Fleet, facts, fleet, until
+from tests.fakes.ports import free_ports
 from tests.fakes.scenario import run_by
-
-
-def free_ports(count: int) -> str:
-    """A range of ports that are free now, outside of those that the kernel chooses."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return f"{first}-{first + count - 1}"
-
-
-def first_of(ports: str) -> int:
-    return int(ports.partition("-")[0])
 
 
 def run(scenario: Callable[..., Awaitable[None]], **given: Any) -> None:
     """Beside two processors and a cluster of one broker, which answers for all. ``given``: of ``fleet``; ``brokers``: of the listener."""
-    brokers = BrokersConfig(**{"ports": free_ports(3), **given.pop("brokers", {})})
+    ports = free_ports(3)
+    brokers = BrokersConfig(**{"ports": f"{ports[0]}-{ports[-1]}", **given.pop("brokers", {})})
 
     async def main() -> None:
         async with fleet(**{"processors": 2, **given}, protocol="kafka", brokers=brokers) as made, FakeBroker() as broker:

@@ -45,17 +45,13 @@ from framegate.proxy.config.sasl import ListenerSasl
 from tests.fakes.brokers import FakeBroker
 from tests.fakes.certificates import Authority
 from tests.fakes.fleet import ECHO, Client, Fleet, facts, fleet, fleet_config, until
+from tests.fakes.ports import free_port, free_ports
 from tests.fakes.sasl_frames import handshake, plain_token, stored, token
 from tests.fakes.scenario import run_by
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import ScriptedUpstream
 
 DRAIN = DrainConfig(timeout_ms=2_000, quiet_ms=50)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class Live(Fleet):
@@ -121,15 +117,6 @@ def run_fake(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, 
             await scenario(made)
 
     asyncio.run(main())
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody uses."""
-    for _ in range(100):
-        first = free_port()
-        if first + count < 65_536 and not any(reaches(first + number) for number in range(count)):
-            return first
-    raise AssertionError("no ports are free")
 
 
 def watched(made: Fleet) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -438,7 +425,7 @@ async def test_certificates_that_a_changed_section_revokes_end_and_others_go_on(
 
 @run_by(run)
 async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -> None:
-    first = free_ports(3)
+    first = free_ports(3)[0]
     ports = f"{first}-{first + 2}"
     async with FakeBroker() as broker:
         broker.brokers = [broker.named(0), broker.named(1)]
@@ -451,7 +438,7 @@ async def test_a_cluster_comes_with_ports_for_its_brokers_and_goes(made: Live) -
         await made.apply(config)
         await until(lambda: len(made.steering.brokers.clusters["k"].brokers) == 2)
         await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [True, True, False])
-        assert [(item.node, item.state) for item in await made.steering.brokers.statuses()] == [(0, "up"), (1, "up")]
+        assert [(item.node, item.state, item.reason) for item in await made.steering.brokers.statuses()] == [(0, "up", ""), (1, "up", "")]
         moved = dataclasses.replace(listener, brokers=BrokersConfig(ports=f"{first + 1}-{first + 2}"))
         await made.apply(dataclasses.replace(config, listeners=(config.listeners[0], moved)))
         await until(lambda: [reaches(first), reaches(first + 1), reaches(first + 2)] == [False, True, True])
