@@ -28,7 +28,7 @@ MEANINGS: Final = (
     ("upstream", "name of the upstream; empty: a handler answers"),
     ("endpoint", "the address of the upstream that was tried last; empty: none"),
     ("broker", "node id of the Kafka broker that the client reached, of a listener with `brokers`; -1: the bootstrap"),
-    ("principal", "principal of the client, from its certificate or login"),
+    ("principal", "principal of the client, from its certificate or login; left out: ANONYMOUS"),
     ("mechanism", "SASL mechanism of the login; left out: none"),
     ("tls", "version, cipher, and fingerprint of the server certificate that the client got; left out: plaintext, or no complete handshake"),
     ("frames", "frames received from the client (`request`) and from the upstream or handler (`response`) since the connection was opened"),

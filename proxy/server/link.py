@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from framegate.proxy.network.authenticator import ANONYMOUS
 from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 from framegate.proxy.server.schema import schema_of
 
@@ -157,6 +158,7 @@ def complete(event: str, row: dict[str, Any]) -> None:
     """Add the keys that the line of a row leaves out (``rows.LEFT_OUT``): there is none, it is empty, or it repeats other keys."""
     for name in ("mechanism", "tls", "handshake_ns", "connect_ns"):
         row.setdefault(name, None)
+    row.setdefault("principal", ANONYMOUS)
     row.setdefault("attempts", 1)
     row.setdefault("connect_started_ns", _after(row, row.pop("connect_after_ns", None), 1))
     connect_ns = row["connect_ns"] if row["attempts"] == 1 else None

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, FrameTooLargeError, NegativeSizeError, shown
 from framegate.proxy.network import mute
+from framegate.proxy.network.authenticator import ANONYMOUS
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.frame_exchange import is_sasl
@@ -233,12 +234,13 @@ def _head(
     """The text of an ``OpeningRow``, without its end and without what ``link.complete`` adds. Written by hand: an object and ``json``'s encoder would
     cost a tenth of a connection's CPU time.
     """
-    login = f',"mechanism":{_text(mechanism)}' if mechanism else ""
+    client = "" if principal == ANONYMOUS else f'"principal":{_text(principal) if principal else "null"},'
+    login = f'"mechanism":{_text(mechanism)},' if mechanism else ""
     reached = "" if route.brokers is None else f'"broker":{broker},'
     return (
         f'{{"id":"{format_connection_id(int(number))}","listener":{_text(route.listener)},"peer":{_text(peer)},'
         f'"upstream":{_text(_upstream_name(route))},"endpoint":{_text(endpoint)},'
-        f'"principal":{_text(principal) if principal else "null"}{login}{tls},{reached}'
+        f"{client}{login}{tls}{reached}"
         f'"frames":{{"request":{traffic[0]},"response":{traffic[1]}}},"bytes":{{"request":{traffic[2]},"response":{traffic[3]}}},'
         f'"opened_ns":{opened_ns}{opening}'
     )
@@ -297,7 +299,7 @@ def _tls_text(channel: Channel | None) -> str:
     identity = None if channel is None else channel.identity
     if identity is None or not identity.version:
         return ""
-    return f',"tls":{{"version":{_text(identity.version)},"cipher":{_text(identity.cipher)},"certificate":{_text(identity.shown)}}}'
+    return f'"tls":{{"version":{_text(identity.version)},"cipher":{_text(identity.cipher)},"certificate":{_text(identity.shown)}}},'
 
 
 def _mutes_text(pair: Pair) -> str:

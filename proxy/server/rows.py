@@ -16,7 +16,7 @@ RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "resp
 
 
 LEFT_OUT: Final = (
-    *("mechanism", "tls", "handshake_ns", "connect_ns", "attempts", "attempt_started_ns", "tcp_ns", "tls_ns", "login_ns"),
+    *("principal", "mechanism", "tls", "handshake_ns", "connect_ns", "attempts", "attempt_started_ns", "tcp_ns", "tls_ns", "login_ns"),
     *("state", "lost", "mutes", "detail"),
 )
 """Keys of ``opened``, ``access`` and ``closed`` that a line has only if they say something: ``link.complete`` adds the others."""
@@ -62,7 +62,7 @@ class ChannelRow(TypedDict):
     peer: str
     upstream: str  # empty if a handler answers
     endpoint: str | None  # the upstream's address that was tried last; empty: none
-    principal: str | None
+    principal: str | None  # None: not known yet, or never
     mechanism: str | None  # of SASL, by which the client authenticated; None: it did not
     tls: TlsRow | None  # of the client; None: plaintext, or not known
     broker: NotRequired[int]  # node id of the Kafka broker that the client reached, -1: the bootstrap; only of listeners with ``brokers``

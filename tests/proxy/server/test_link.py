@@ -252,7 +252,16 @@ def test_what_is_no_row_is_an_error_for_who_reads_it(text: str) -> None:
 
 def test_what_a_line_leaves_out_is_there_for_who_reads_it() -> None:
     lost = {"bytes": 0, "request": 0, "response": 0}
-    nothing = {"mechanism": None, "tls": None, "handshake_ns": None, "state": "half_closed", "detail": "", "lost": lost, "mutes": {}}
+    nothing = {
+        "principal": "ANONYMOUS",
+        "mechanism": None,
+        "tls": None,
+        "handshake_ns": None,
+        "state": "half_closed",
+        "detail": "",
+        "lost": lost,
+        "mutes": {},
+    }
     for attempts, connect_ns, parts in ((1, 7, (9, 7, 0, 0)), (1, None, (None,) * 4), (0, None, (None,) * 4), (2, 7, (None,) * 4)):
         row = closed_row(attempts=attempts, connect_ns=connect_ns, connect_started_ns=9)
         told = {name for name, usual in (("attempts", 1), ("connect_ns", None)) if row[name] != usual}

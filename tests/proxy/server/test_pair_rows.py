@@ -214,7 +214,7 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(world, told):
         == {"admin": {"count": 1, "ns": 1_234_567}}
     )
     absent = ("broker", "client_id", "software", "software_version", "attempted_user")
-    left_out = {*LEFT_OUT, "connect_started_ns", "closed_ns"} - {"tls", "connect_ns", "state", "mutes", *(["detail"] if told else [])}
+    left_out = {*LEFT_OUT, "connect_started_ns", "closed_ns"} - {"principal", "tls", "connect_ns", "state", "mutes", *(["detail"] if told else [])}
     assert {*written} - {"connect_after_ns"} == {*ClosedRow.__annotations__} - {*absent, *left_out}
     assert {**row, "connect_after_ns": 0} == {**{name: row[name] for name in left_out}, **written, "id": number}
 
