@@ -9,6 +9,8 @@ Without a C compiler, or if it fails, the wheel is plain Python and one line say
 modules and their imports do not change; ``python hatch_build.py --ahead DIR`` only compiles, for a layer of its own in a container's build. The
 wheel's tag names a platform only if something was compiled.
 
+Extensions that are written in C (``native``) are compiled together with them.
+
 The modules in ``top_level`` are installed a second time at the top level, for Spark: each as a package of one module, because only a package can have
 a ``py.typed``.
 """
@@ -65,7 +67,7 @@ def compile_group(root: Path, target: Path) -> str:
     target.mkdir(parents=True)
     shutil.copytree(root / "proxy", target / PACKAGE / "proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     modules = hot_modules(root, settings(tomllib.loads((root / "pyproject.toml").read_text()))["compiled"])
-    command = [sys.executable, str(Path(__file__).resolve()), *(f"{PACKAGE}/{module}" for module in modules)]
+    command = [sys.executable, str(Path(__file__).resolve()), *(f"{PACKAGE}/{module}" for module in [*modules, *native(root)])]
     done = subprocess.run(command, cwd=target, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         return done.stdout
@@ -84,7 +86,7 @@ def compiled_from(root: Path) -> str:
     project = tomllib.loads((root / "pyproject.toml").read_text())
     modules = hot_modules(root, settings(project)["compiled"])
     total = hashlib.sha256(repr((modules, project["build-system"]["requires"], sys.version)).encode() + Path(__file__).read_bytes())
-    for path in imported(root, modules):
+    for path in [*imported(root, modules), *native(root)]:
         total.update(path.encode() + (root / path).read_bytes())
     return total.hexdigest()
 
@@ -110,6 +112,11 @@ def settings(project: dict[str, Any]) -> dict[str, Any]:
     """The settings of this hook in pyproject.toml."""
     hook: dict[str, Any] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     return hook
+
+
+def native(root: Path) -> list[str]:
+    """The extensions that are written in C, relative to the root."""
+    return sorted(path.relative_to(root).as_posix() for path in (root / "proxy").rglob("*.c"))
 
 
 def extensions_in(folder: Path) -> list[Path]:
@@ -199,7 +206,7 @@ def main(modules: list[str]) -> None:
     """
     sys.path.pop(0)  # this folder, whose modules must not shadow libraries
     from mypyc.build import mypycify
-    from setuptools import setup
+    from setuptools import Extension, setup
     from setuptools.command.build_ext import build_ext
 
     workers = len(os.sched_getaffinity(0))
@@ -218,7 +225,13 @@ def main(modules: list[str]) -> None:
             super().build_extensions()
 
     # The folder has no `__init__.py`, so mypy must be told where package names begin.
-    extensions: Any = mypycify(["--config-file=", "--explicit-package-bases", *modules], opt_level="2", group_name=PACKAGE, multi_file=True)
+    extensions: Any = mypycify(
+        ["--config-file=", "--explicit-package-bases", *(name for name in modules if not name.endswith(".c"))],
+        opt_level="2",
+        group_name=PACKAGE,
+        multi_file=True,
+    )
+    extensions += [Extension(name.removesuffix(".c").replace("/", "."), [name]) for name in modules if name.endswith(".c")]
     for extension in extensions:
         extension.extra_compile_args += ["-w", "-fvisibility=hidden"]  # hidden symbols make calls between the files direct, as within one file
     script = ["build_ext", "--inplace", f"--parallel={workers}"]

@@ -9,6 +9,7 @@ Rules
 - EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted. A socket error closes it.
 """
 
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.close_cause import cause_of, end_of_handshake, raise_error_of
 from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, FdHandler
 from framegate.proxy.network.framing import OK
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.lanes import open_lane
 from framegate.proxy.network.memory_pool import BEGUN, Account
 from framegate.proxy.network.mute import MuteSet
 from framegate.proxy.network.options import ChannelOptions
@@ -35,6 +38,7 @@ from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity,
 from framegate.proxy.network.write_half import WriteHalf
 
 if TYPE_CHECKING:
+    from framegate.proxy.network.fast_path import Lane
     from framegate.proxy.network.selector import Selector
     from framegate.proxy.network.watchdog import Watchdog
 
@@ -101,6 +105,11 @@ class Channel(FdHandler):
         self._account: Final[Account] = account
         self._socket: Final = sock
         self._transport: Final = transport
+        self.lane: Lane | None = None  # its way through the fast path, once one was opened from or to it
+        # whether it may have one: its bytes are those of its socket, and frames are passed on as they came
+        self.suits_lane: Final[bool] = (
+            loop.fast_path is not None and transport.is_plain and options.framing is INT32 and (options.onward is None or options.onward is INT32)
+        )
         self.mutes: Final = MuteSet(options.stats)  # its mute causes
         # read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly
         self.read_half: Final = ReadHalf(self, sink, loop, sock, transport, self.mutes, account, options)
@@ -180,6 +189,8 @@ class Channel(FdHandler):
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``). Returns True if the mute is in force. No effect if the cause is set, or the channel closed."""
         if not self.mutes.causes & cause and self.state is not CLOSED:
+            if self.lane is not None:
+                self.lane.close()
             within = self._receive.within and not self.read_half.ended
             self.mutes.add(cause, self._loop.now_ns, within=within)
         return self.mutes.in_force
@@ -225,6 +236,9 @@ class Channel(FdHandler):
         self.detail = detail or self.detail
         self.error = error
         self.closed_ns = self._loop.now_ns
+        if self.lane is not None:
+            self._loop.forget_lane(self.lane)
+            self.lane = None
         self.read_half.close()
         self.write_half.close()
         self.mutes.end(self.closed_ns)
@@ -270,6 +284,38 @@ class Channel(FdHandler):
                 self.write_half.on_writable()
             if events & (EPOLLIN | BROKEN) and self.is_open:
                 self.read_half.on_readable(events)
+        except Exception as error:
+            self.fail(error)
+
+    def open_lane(self, peer: "Channel") -> None:
+        """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``."""
+        fast_path = self._loop.fast_path
+        if fast_path is not None:
+            open_lane(fast_path, self, peer)
+
+    def count_passed(self, frames_received: i64, bytes_received: i64, frames_sent: i64, bytes_sent: i64, last_ns: i64) -> None:
+        """Count what the fast path has moved."""
+        self.read_half.frames_received += frames_received
+        self.read_half.bytes_received += bytes_received
+        self.write_half.frames_sent += frames_sent
+        self.write_half.bytes_sent += bytes_sent
+        self._transport.wire_received += bytes_received
+        self._transport.wire_sent += bytes_sent
+        self.last_active_ns = max(self.last_active_ns, last_ns)
+
+    def take_over(self, data: bytes, taken: i64, frames: i64, code: i64) -> None:
+        """Go on with a read of the fast path. ``taken``: how many bytes of these whole ``frames``, which are counted, it wrote to the peer; -1:
+        nothing is counted, and ``data`` is what a read returned. ``code``: the errno with which the write, or the read, failed; 0: it did not.
+        """
+        try:
+            if not self.is_open:
+                return
+            if taken >= 0:
+                self.sink.was_forwarded(Run(None, 0, data, 0, i64(len(data)), frames, 0, 0, INT32), taken, code)
+            elif code != 0:
+                raise TransportError(f"read failed: {os.strerror(code)}", errno=code)
+            else:
+                self.read_half.take(data)
         except Exception as error:
             self.fail(error)
 

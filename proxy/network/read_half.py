@@ -341,6 +341,15 @@ class ReadHalf(SlotOwner):
             return
         suits = adapted(self._read_size, size, length)
         self._read_size = suits if suits <= self._read_size else min(suits, self.receive.resulting_size(MAX_GROWN))
+        self._take(data)
+
+    def take(self, data: bytes) -> None:
+        """Take the bytes of a read of the fast path."""
+        self._transport.wire_received += len(data)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        length: i64 = len(data)
         self._channel.last_active_ns = self._loop.now_ns
         self.bytes_received += length
         stats = self._stats
@@ -352,6 +361,7 @@ class ReadHalf(SlotOwner):
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
+        low_memory = self.low_memory
         if low_memory is not None:
             low_memory.after_read(length, whole=run is not None)  # last, because it may grant a slot, for which the booking of this run must be known
         transport = self._transport

@@ -19,6 +19,7 @@ channels that ended or closed. Theory of operation:
 """
 
 import errno
+import math
 import os
 import select
 import socket
@@ -35,6 +36,7 @@ from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.connection_socket import open_socket, set_socket_options
 from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.faults import Faults
+from framegate.proxy.network.lanes import may_open, new_fast_path
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.pipe import Pipe
@@ -47,6 +49,7 @@ from framegate.proxy.network.transport import Transport
 from framegate.proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from framegate.proxy.network.fast_path import FastPath, Lane
     from framegate.proxy.network.tls_wire import BioPair
 
 AF_UNIX: Final = int(socket.AF_UNIX)
@@ -91,6 +94,8 @@ class Selector:
         self.idle_ns: i64 = 0
         self.polls: i64 = 0  # how many
         self._epoll: Final = select.epoll()
+        # moves frames for channels that nobody looks into (``lanes``); None: the data path is not compiled
+        self.fast_path: Final[FastPath | None] = new_fast_path(self._epoll.fileno())
         self._run_delay: Final = run_delay
         self._timed: SideStats | None = None  # the first side with runs that were sent in this poll
         self._watch_epoll: select.epoll | None = None  # for watched descriptors; made with the first
@@ -199,8 +204,12 @@ class Selector:
         worked = before - self.now_ns if self.polls else 0
         now = before
         events: list[tuple[int, int]] = []
+        fast_path = None if self._left else self.fast_path
         if not self._left:
-            events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
+            if fast_path is None:
+                events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
+            else:
+                fast_path.wait(math.ceil(self._timeout_s(before, timeout_ms) * 1000))
             now = self._clock_ns()
             self.arrived_ns = self._arrival(before - self._found_ns, before, now)
             self._found_ns = now
@@ -212,6 +221,8 @@ class Selector:
         if worked >= LONG_NS:
             self.poll_watched()
             now = self._clock_ns()
+        if fast_path is not None:
+            events = self._run_lanes(fast_path, now + BUDGET_NS)
         self._handle(events, now + BUDGET_NS)
         if self._handshakes:
             self._step_handshakes()
@@ -226,8 +237,62 @@ class Selector:
         stats.next = self._timed
         self._timed = stats
 
+    def settle(self) -> None:
+        """Take over the counts of the fast path. Whoever looks at the counts of channels or sides outside of an event or a timer calls this first."""
+        fast_path = self.fast_path
+        if fast_path is None:
+            return
+        for fd, frames_received, bytes_received, frames_sent, bytes_sent, last_ns in fast_path.take_channels():
+            channel = self._handlers[fd]
+            assert isinstance(channel, Channel), "a channel is settled before it is closed"
+            channel.count_passed(frames_received, bytes_received, frames_sent, bytes_sent, last_ns)
+        for stats, reads, received, received_bytes, writes, sent, sent_bytes, sizes in fast_path.take_sides():
+            stats.count_passed(reads, received, received_bytes, writes, sent, sent_bytes, sizes)
+
+    def close_lanes(self) -> None:
+        """Have Python see what all channels receive next, because something that all lanes depend on may change."""
+        if self.fast_path is not None:
+            self.settle()
+            self.fast_path.close_all()
+
+    def forget_lane(self, lane: "Lane") -> None:
+        if self.fast_path is not None:
+            self.settle()
+            self.fast_path.remove(lane)
+
+    def _run_lanes(self, fast_path: "FastPath", until_ns: i64) -> list[tuple[int, int]]:
+        """Handle the events of the wait that concern open lanes, and what they hand over. Returns the other events."""
+        if self.pool.finds_leaks:
+            self._check_lanes(fast_path)
+        opened = not self.pool.common.is_short(answers=False)
+        events, handed, timed = fast_path.run(self.now_ns, until_ns, opened)
+        if timed is not None:
+            for stats, runs in timed:
+                if stats.runs == 0:
+                    self.time_runs(stats)
+                stats.runs += runs
+        due = self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns
+        if due or events or handed is not None:
+            self.settle()
+        if handed is not None:
+            for fd, data, taken, frames, code in handed:
+                channel = self._handlers[fd]
+                if isinstance(channel, Channel):
+                    channel.take_over(data, taken, frames, code)
+        return events
+
+    def _check_lanes(self, fast_path: "FastPath") -> None:
+        """Raise AssertionError if a lane is open that should be closed."""
+        for channel in self._channels:
+            served = None if channel.lane is None else fast_path.served(channel.lane)
+            if served is not None:
+                peer = self._handlers[served[0]]
+                assert isinstance(peer, Channel), "an open lane has a peer"
+                assert channel.is_open and may_open(channel, peer) and served[1] == channel.read_half.receive.limit, "the lane should be closed"
+
     def settle_runs(self) -> None:
-        """Measure the runs that were sent in this poll until now."""
+        """Measure the runs that were sent in this poll until now, and take over the counts of the fast path."""
+        self.settle()
         if self._timed is not None:
             self._settle_runs(self._clock_ns())
 
@@ -330,7 +395,10 @@ class Selector:
         """Handle the events of watched descriptors."""
         if self._watch_epoll is None:
             return
-        for fd, bits in self._watch_epoll.poll(0, MAX_WATCHED):
+        found = self._watch_epoll.poll(0, MAX_WATCHED)
+        if found:
+            self.settle()
+        for fd, bits in found:
             handler = self._watched.get(fd)
             if handler is not None:
                 self._call(handler, bits)

@@ -1,12 +1,15 @@
 """Counters and histograms of the hot path. One thread writes them; the processor copies them into the shared cells."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.fast_path import Side
 
 QUARTERS: Final = 4
 
@@ -70,6 +73,7 @@ class SideStats:
         self.forwards: Final = forwards or Histogram(FORWARD_BOUNDS)  # the times that runs took (``WriteHalf``)
         self.runs: i64 = 0  # those of this poll that are not in ``forwards`` yet; ``next``: the next side with such runs (``Selector``)
         self.next: SideStats | None = None
+        self.side: Side | None = None  # counts what the fast path moves, until ``Selector.settle``; None: it has moved nothing
         # frames_received, bytes_received, reads: whole frames read from that side; bytes, with headers and parts of frames; reads that returned bytes
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
@@ -92,3 +96,16 @@ class SideStats:
         self.mutes: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
         self.mute_ns: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
         self.muted: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))  # channels that have the cause now
+
+    def count_passed(
+        self, reads: i64, frames_received: i64, bytes_received: i64, writes: i64, frames_sent: i64, bytes_sent: i64, sizes: list[int]
+    ) -> None:
+        """Count what the fast path has moved. ``sizes``: received frames, as in ``frame_sizes``."""
+        self.reads += reads
+        self.frames_received += frames_received
+        self.bytes_received += bytes_received
+        self.writes += writes
+        self.frames_sent += frames_sent
+        self.bytes_sent += bytes_sent
+        for bucket, count in enumerate(sizes):
+            self.frame_sizes[bucket] += count

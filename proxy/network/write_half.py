@@ -5,6 +5,7 @@ written at once is measured until the end of its poll, so that one reading of th
 its last byte. A run from a handler is measured from the poll in which it came back. Each piece of a frame that is cut through is a run.
 """
 
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -150,6 +151,16 @@ class WriteHalf:
         self._begin_waiting()
         self._channel.sync_interest()
         return False
+
+    def send_rest(self, run: Run, taken: i64, code: i64) -> None:
+        """Go on with a run of which the fast path has written ``taken`` bytes, which are counted. ``code``: the errno of the write; 0: the socket is full."""
+        if code != 0:
+            self.unsent_bytes = run.size
+            self._channel.fail(TransportError(f"write failed: {os.strerror(code)}", errno=code))
+            return
+        self.pending.begin(run.pieces(), taken, run.frames, 0, run)
+        self._begin_waiting()
+        self._channel.sync_interest()
 
     def accepts_pipe(self) -> bool:
         """Whether ``send_pipe`` may be called."""

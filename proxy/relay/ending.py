@@ -157,8 +157,9 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.detail = _within_frame(pair, detail)
     pair.side = side
     pair.state = state.next_state(pair.state, PairEvent.END)
-    pair.client.forward_to = None
-    pair.upstream.forward_to = None
+    for leg in (pair.client, pair.upstream):
+        leg.close_lane()
+        leg.forward_to = None
     pair.client.let_go()
     pair.upstream.let_go()
     renewal, pair.renewal = pair.renewal, None

@@ -131,6 +131,9 @@ class InFlight:
         self._due_ns: i64 = 0
         self._began_ns: i64 = 0
 
+    def is_due(self, now_ns: i64) -> bool:
+        return self._began_ns != 0 or now_ns >= self._due_ns
+
     def look(self, now_ns: i64) -> bool:
         """Look at the next pairs, if it is time. True: there are more."""
         if not self._began_ns:

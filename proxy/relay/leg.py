@@ -9,6 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import NO_LIMIT
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.write_half import WriteHalf
@@ -28,8 +29,24 @@ class RelayLeg(Leg):
         if out is not None and out.can_send:
             if not out.send(run):
                 channel.mute(PEER)
+            elif channel.suits_lane and channel.read_half.frames_received != run.frames:  # not for the first ones, which may be all
+                self._open_lane(channel)
         else:
             forwarding.received(self.pair, self, channel, run)
+
+    def was_forwarded(self, run: Run, taken: i64, code: i64) -> None:
+        channel, out = self.channel, self.forward_to
+        assert channel is not None, "a leg with events has a channel"
+        if out is None or not out.can_send:  # the other channel was closed meanwhile
+            forwarding.received(self.pair, self, channel, run)
+            return
+        out.send_rest(run, taken, code)
+        channel.mute(PEER)
+
+    def _open_lane(self, channel: Channel) -> None:
+        peer = self.other.channel
+        if peer is not None and peer.suits_lane:
+            channel.open_lane(peer)
 
     def may_read(self) -> bool:
         return self.channel is not None and self.admits_frames(self.channel)

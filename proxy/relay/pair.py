@@ -177,6 +177,12 @@ class Leg(ChannelSink):
     def other(self) -> "Leg":
         return self.pair.upstream if self.is_client else self.pair.client
 
+    def close_lane(self) -> None:
+        """Have Python see what its channel receives from now on (``framegate.proxy.network.lanes``)."""
+        channel = self.channel
+        if channel is not None and channel.lane is not None:
+            channel.lane.close()
+
     def gates_reads(self) -> bool:
         """Whether its channel asks before each read."""
         throttle = self.throttle

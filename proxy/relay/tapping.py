@@ -79,6 +79,7 @@ def forward(pair: Pair, leg: Leg) -> None:
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
+    leg.close_lane()
     leg.forward_to = (
         out.write_half if out is not None and passes and not leg.inspects_frames() and not (pair.draining and not leg.is_client) else None
     )

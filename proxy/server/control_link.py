@@ -247,6 +247,7 @@ class ControlLink(DemandWatcher):
     # Commands.
 
     def work(self, until_ns: int) -> None:
+        self._selector.close_lanes()
         self.commands.work(until_ns, time.monotonic_ns)
         self.watch()
 
@@ -255,6 +256,7 @@ class ControlLink(DemandWatcher):
             if events & WRITABLE:
                 self.writer.flush()
             if events & ~WRITABLE:
+                self._selector.close_lanes()  # limits, taps and quotas may change
                 data = self._command.recv(READ_BYTES)
                 if not data:
                     self._end()

@@ -1,0 +1,443 @@
+/* The fast path of a selector, in C: waits for events, and moves whole int32 frames between plaintext sockets that nobody looks into.
+ *
+ * Each channel of this kind has a lane. While a lane is open, an event is one recv, a scan of the frame headers, and one send of the whole frames to
+ * the descriptor of its peer's lane. Everything else goes to Python: other events; the bytes behind the last whole frame; the rest of a send that
+ * the socket did not take; errors. A lane for which Python does anything is closed, with its peer's; Python opens it again (``RelayLeg.received``).
+ *
+ * Traffic is counted here until Python takes the counts (``take_channels``, ``take_sides``), which it does before anything looks at them.
+ *
+ * A lane that hands many reads to Python costs more than Python's own reads. It then opens only after more runs, up to MOST_SKIPPED.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+    READ_SIZE = 256 * 1024,  /* of one recv, as MAX_READ */
+    EVENTS = 256,            /* of one wait, as MAX_EVENTS */
+    BUCKETS = 12,            /* of frame sizes, as SIZE_BUCKETS */
+    CLOCK_EACH = 4,          /* lanes between two readings of the clock */
+    MOST_HANDED = 256 * 1024, /* bytes handed to Python in one run, which no memory pool has booked; one read more may come */
+    MOST_SKIPPED = 255,
+    STEADY = 64,             /* reads in a row without a hand-over, after which none is skipped any more */
+};
+
+/* A side: clients, or upstreams, of one listener. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *stats;         /* the SideStats */
+    long long reads, bytes_received, frames_received, writes, bytes_sent, frames_sent;
+    long long sizes[BUCKETS];
+    long long runs;          /* sent in this run of the fast path */
+    bool timed, touched;     /* it is in the list of that name */
+} Side;
+
+typedef struct Lane {
+    PyObject_HEAD
+    int fd;
+    bool is_open, touched;
+    unsigned char skipped, skips, steady;
+    unsigned generation;
+    long long limit;         /* the largest body; -1: unlimited */
+    struct Lane *peer;       /* borrowed; NULL while closed */
+    Side *side;
+    long long bytes_received, frames_received, bytes_sent, frames_sent, last_ns;
+} Lane;
+
+typedef struct {
+    PyObject_HEAD
+    int epoll, count, lanes_size;
+    unsigned generation;
+    Lane **lanes;            /* by descriptor; references */
+    PyObject *channels;      /* lanes with counts that were not taken */
+    PyObject *sides;         /* likewise */
+    struct epoll_event events[EVENTS];
+    unsigned char buffer[READ_SIZE];
+} FastPath;
+
+static PyTypeObject SideType, LaneType;
+
+/* --- side ----------------------------------------------------------------------------------------------------------------------- */
+
+static int side_init(Side *self, PyObject *args, PyObject *kwargs) {
+    PyObject *stats;
+    if (!PyArg_ParseTuple(args, "O", &stats)) return -1;
+    Py_XSETREF(self->stats, Py_NewRef(stats));
+    return 0;
+}
+
+static int side_traverse(Side *self, visitproc visit, void *arg) {
+    Py_VISIT(self->stats);
+    return 0;
+}
+
+static int side_clear(Side *self) {
+    Py_CLEAR(self->stats);
+    return 0;
+}
+
+static void side_dealloc(Side *self) {
+    PyObject_GC_UnTrack(self);
+    side_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject SideType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framegate.proxy.network.fast_path.Side",
+    .tp_basicsize = sizeof(Side),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)side_init,
+    .tp_traverse = (traverseproc)side_traverse,
+    .tp_clear = (inquiry)side_clear,
+    .tp_dealloc = (destructor)side_dealloc,
+};
+
+/* --- lane ----------------------------------------------------------------------------------------------------------------------- */
+
+static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
+    Side *side;
+    if (!PyArg_ParseTuple(args, "iO!", &self->fd, &SideType, &side)) return -1;
+    Py_XSETREF(self->side, (Side *)Py_NewRef(side));
+    return 0;
+}
+
+static void close_one(Lane *lane) {
+    lane->is_open = false;
+    lane->peer = NULL;
+}
+
+/* A lane and that of its peer: what happens to one channel of a pair may change the other. */
+static void close_lane(Lane *lane) {
+    Lane *peer = lane->peer;
+    close_one(lane);
+    if (peer && peer->peer == lane) close_one(peer);
+}
+
+static void lane_dealloc(Lane *self) {
+    Py_XDECREF(self->side);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *lane_close(Lane *self, PyObject *unused) {
+    close_lane(self);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef lane_methods[] = {
+    {"close", (PyCFunction)lane_close, METH_NOARGS, "Close it, and the lane of its peer. No effect on a closed one."},
+    {NULL},
+};
+
+static PyTypeObject LaneType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framegate.proxy.network.fast_path.Lane",
+    .tp_basicsize = sizeof(Lane),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)lane_init,
+    .tp_dealloc = (destructor)lane_dealloc,
+    .tp_methods = lane_methods,
+};
+
+/* --- fast path ------------------------------------------------------------------------------------------------------------------ */
+
+static long long clock_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static int path_init(FastPath *self, PyObject *args, PyObject *kwargs) {
+    if (!PyArg_ParseTuple(args, "i", &self->epoll)) return -1;
+    Py_XSETREF(self->channels, PyList_New(0));
+    Py_XSETREF(self->sides, PyList_New(0));
+    return self->channels && self->sides ? 0 : -1;
+}
+
+static void path_dealloc(FastPath *self) {
+    for (int fd = 0; fd < self->lanes_size; fd++) Py_XDECREF(self->lanes[fd]);
+    PyMem_Free(self->lanes);
+    Py_XDECREF(self->channels);
+    Py_XDECREF(self->sides);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *path_add(FastPath *self, PyObject *object) {
+    if (!PyObject_TypeCheck(object, &LaneType)) return PyErr_Format(PyExc_TypeError, "a Lane is needed");
+    Lane *lane = (Lane *)object;
+    if (lane->fd < 0) return PyErr_Format(PyExc_ValueError, "the descriptor %d", lane->fd);
+    if (lane->fd >= self->lanes_size) {
+        int size = lane->fd + lane->fd / 2 + 64;
+        Lane **lanes = PyMem_Realloc(self->lanes, size * sizeof *lanes);
+        if (!lanes) return PyErr_NoMemory();
+        memset(lanes + self->lanes_size, 0, (size - self->lanes_size) * sizeof *lanes);
+        self->lanes = lanes;
+        self->lanes_size = size;
+    }
+    Py_XSETREF(self->lanes[lane->fd], (Lane *)Py_NewRef(object));
+    Py_RETURN_NONE;
+}
+
+static PyObject *path_remove(FastPath *self, PyObject *object) {
+    if (!PyObject_TypeCheck(object, &LaneType)) return PyErr_Format(PyExc_TypeError, "a Lane is needed");
+    Lane *lane = (Lane *)object;
+    close_lane(lane);
+    if (lane->fd < self->lanes_size && self->lanes[lane->fd] == lane) Py_CLEAR(self->lanes[lane->fd]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 3 || !PyObject_TypeCheck(args[0], &LaneType) || !PyObject_TypeCheck(args[1], &LaneType))
+        return PyErr_Format(PyExc_TypeError, "two lanes and a limit are needed");
+    Lane *lane = (Lane *)args[0], *peer = (Lane *)args[1];
+    long long limit = PyLong_AsLongLong(args[2]);
+    if (limit == -1 && PyErr_Occurred()) return NULL;
+    if (lane->skips) {
+        lane->skips--;
+        Py_RETURN_NONE;
+    }
+    lane->peer = peer;
+    lane->limit = limit;
+    lane->generation = self->generation;
+    lane->is_open = true;
+    Py_RETURN_NONE;
+}
+
+static bool serves(const FastPath *self, const Lane *lane) { return lane->is_open && lane->generation == self->generation; }
+
+static PyObject *path_served(FastPath *self, PyObject *object) {
+    if (!PyObject_TypeCheck(object, &LaneType)) return PyErr_Format(PyExc_TypeError, "a Lane is needed");
+    Lane *lane = (Lane *)object;
+    if (!serves(self, lane)) Py_RETURN_NONE;
+    return Py_BuildValue("(iL)", lane->peer->fd, lane->limit);
+}
+
+static PyObject *path_close_all(FastPath *self, PyObject *unused) {
+    self->generation++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *path_wait(FastPath *self, PyObject *timeout) {
+    long ms = PyLong_AsLong(timeout);
+    int count;
+    if (ms == -1 && PyErr_Occurred()) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    count = epoll_wait(self->epoll, self->events, EVENTS, (int)ms);
+    Py_END_ALLOW_THREADS
+    self->count = count < 0 ? 0 : count;
+    if (count < 0 && errno != EINTR) return PyErr_SetFromErrno(PyExc_OSError);
+    if (count < 0 && PyErr_CheckSignals() < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The whole frames at the begin of the buffer; ``end``: where they end. A frame above the limit, or of a negative size, is none. */
+static long scan(const unsigned char *data, ssize_t length, long long limit, long long *sizes, ssize_t *end) {
+    ssize_t position = 0;
+    long frames = 0;
+    while (length - position >= 4) {
+        uint32_t word;
+        memcpy(&word, data + position, 4);
+        int32_t size = (int32_t)__builtin_bswap32(word);
+        if (size < 0 || (limit >= 0 && size > limit) || size > length - position - 4) break;
+        int bucket = 0;
+        for (long long bound = 256; size > bound && bucket < BUCKETS - 1; bound <<= 2) bucket++;
+        sizes[bucket]++;
+        position += 4 + size;
+        frames++;
+    }
+    *end = position;
+    return frames;
+}
+
+static int touch(PyObject *list, PyObject *object, bool *touched) {
+    if (*touched) return 0;
+    *touched = true;
+    return PyList_Append(list, object);
+}
+
+static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t length, ssize_t taken, long frames, int code) {
+    if (!*handed && !(*handed = PyList_New(0))) return -1;
+    PyObject *item = Py_BuildValue("(iy#nli)", fd, data, length, taken, frames, code);
+    int failed = item ? PyList_Append(*handed, item) : -1;
+    Py_XDECREF(item);
+    return failed;
+}
+
+/* One event of an open lane. Returns the bytes that were handed to Python, -1 for an exception, -2: Python must handle the event. */
+static ssize_t step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
+    Lane *peer = lane->peer;
+    ssize_t length = recv(lane->fd, self->buffer, READ_SIZE, 0), end, taken = 0;
+    int code = 0;
+    if (length < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (length < 0) {  /* a socket reports an error only once */
+        code = errno;
+        close_lane(lane);
+        return hand(handed, lane->fd, self->buffer, 0, -1, 0, code);
+    }
+    if (length == 0) return -2;
+    long frames = scan(self->buffer, length, lane->limit, lane->side->sizes, &end);
+    if (frames) {
+        Side *in = lane->side, *out = peer->side;
+        taken = send(peer->fd, self->buffer, end, MSG_NOSIGNAL);
+        if (taken < 0) {
+            code = errno == EAGAIN || errno == EINTR ? 0 : errno;
+            taken = 0;
+        }
+        lane->bytes_received += end, lane->frames_received += frames, lane->last_ns = now_ns;
+        in->reads++, in->bytes_received += end, in->frames_received += frames;
+        if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0 || touch(self->sides, (PyObject *)in, &in->touched) < 0) return -1;
+        if (taken) {
+            peer->bytes_sent += taken, peer->last_ns = now_ns;
+            out->writes++, out->bytes_sent += taken;
+            if (touch(self->channels, (PyObject *)peer, &peer->touched) < 0 || touch(self->sides, (PyObject *)out, &out->touched) < 0) return -1;
+        }
+        if (taken == end) {
+            peer->frames_sent += frames, out->frames_sent += frames, out->runs++;
+            if (!*timed && !(*timed = PyList_New(0))) return -1;
+            if (touch(*timed, (PyObject *)out, &out->timed) < 0) return -1;
+        }
+    }
+    if (frames && taken == end && end == length) {
+        if (lane->steady < STEADY && ++lane->steady == STEADY) lane->skipped = 0;
+        return 0;
+    }
+    close_lane(lane);
+    lane->steady = 0;
+    lane->skipped = lane->skips = lane->skipped * 2 + 1 < MOST_SKIPPED ? lane->skipped * 2 + 1 : MOST_SKIPPED;
+    if (frames && taken < end && hand(handed, lane->fd, self->buffer, end, taken, frames, code) < 0) return -1;
+    if (end < length && hand(handed, lane->fd, self->buffer + end, length - end, -1, 0, 0) < 0) return -1;
+    return length;
+}
+
+/* Make a list of (SideStats, runs) of a list of sides, in place. */
+static int name_runs(PyObject *timed) {
+    for (Py_ssize_t i = 0; timed && i < PyList_GET_SIZE(timed); i++) {
+        Side *side = (Side *)PyList_GET_ITEM(timed, i);
+        PyObject *item = Py_BuildValue("(OL)", side->stats, side->runs);
+        side->runs = 0;
+        side->timed = false;
+        if (!item) return -1;
+        PyList_SetItem(timed, i, item);
+    }
+    return 0;
+}
+
+static PyObject *path_run(FastPath *self, PyObject *const *args, Py_ssize_t argc) {
+    if (argc != 3) return PyErr_Format(PyExc_TypeError, "two times and a flag are needed");
+    long long now_ns = PyLong_AsLongLong(args[0]), until_ns = PyLong_AsLongLong(args[1]);
+    bool opened = args[2] == Py_True;
+    PyObject *events = PyList_New(0), *handed = NULL, *timed = NULL;
+    ssize_t handed_bytes = 0;
+    if (!events || PyErr_Occurred()) goto failed;
+    for (int i = 0; i < self->count; i++) {
+        int fd = self->events[i].data.fd;
+        Lane *lane = fd < self->lanes_size ? self->lanes[fd] : NULL;
+        if (opened && lane && serves(self, lane) && self->events[i].events == EPOLLIN) {
+            ssize_t done = step(self, lane, now_ns, &handed, &timed);
+            if (done == -1) goto failed;
+            if (i % CLOCK_EACH == CLOCK_EACH - 1 && clock_ns() >= until_ns) opened = false;
+            if (done > 0 && (handed_bytes += done) >= MOST_HANDED) opened = false;
+            if (done >= 0) continue;
+        }
+        if (lane) close_lane(lane);
+        PyObject *event = Py_BuildValue("(iI)", fd, self->events[i].events);
+        int appended = event ? PyList_Append(events, event) : -1;
+        Py_XDECREF(event);
+        if (appended < 0) goto failed;
+    }
+    self->count = 0;
+    if (name_runs(timed) < 0) goto failed;
+    return Py_BuildValue("(NNN)", events, handed ? handed : Py_NewRef(Py_None), timed ? timed : Py_NewRef(Py_None));
+failed:
+    self->count = 0;
+    Py_XDECREF(events);
+    Py_XDECREF(handed);
+    Py_XDECREF(timed);
+    return NULL;
+}
+
+static PyObject *path_take_channels(FastPath *self, PyObject *unused) {
+    PyObject *lanes = self->channels;
+    if (PyList_GET_SIZE(lanes) == 0) return PyList_New(0);
+    if (!(self->channels = PyList_New(0))) {
+        self->channels = lanes;
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lanes); i++) {
+        Lane *lane = (Lane *)PyList_GET_ITEM(lanes, i);
+        PyObject *item = Py_BuildValue(
+            "(iLLLLL)", lane->fd, lane->frames_received, lane->bytes_received, lane->frames_sent, lane->bytes_sent, lane->last_ns);
+        lane->frames_received = lane->bytes_received = lane->frames_sent = lane->bytes_sent = 0;
+        lane->touched = false;
+        if (!item) {
+            Py_DECREF(lanes);
+            return NULL;
+        }
+        PyList_SetItem(lanes, i, item);
+    }
+    return lanes;
+}
+
+static PyObject *path_take_sides(FastPath *self, PyObject *unused) {
+    PyObject *sides = self->sides;
+    if (!(self->sides = PyList_New(0))) {
+        self->sides = sides;
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sides); i++) {
+        Side *side = (Side *)PyList_GET_ITEM(sides, i);
+        PyObject *sizes = PyList_New(BUCKETS), *item;
+        for (int bucket = 0; sizes && bucket < BUCKETS; bucket++) PyList_SET_ITEM(sizes, bucket, PyLong_FromLongLong(side->sizes[bucket]));
+        item = Py_BuildValue(
+            "(OLLLLLLN)", side->stats, side->reads, side->frames_received, side->bytes_received, side->writes, side->frames_sent, side->bytes_sent,
+            sizes);
+        side->reads = side->bytes_received = side->frames_received = side->writes = side->bytes_sent = side->frames_sent = 0;
+        memset(side->sizes, 0, sizeof side->sizes);
+        side->touched = false;
+        if (!item) {
+            Py_DECREF(sides);
+            return NULL;
+        }
+        PyList_SetItem(sides, i, item);
+    }
+    return sides;
+}
+
+static PyMethodDef path_methods[] = {
+    {"add", (PyCFunction)path_add, METH_O, "Add the lane of a descriptor, closed."},
+    {"remove", (PyCFunction)path_remove, METH_O, "Close a lane, and forget it."},
+    {"open", (PyCFunction)(void *)path_open, METH_FASTCALL, "open(lane, peer, limit): write the whole frames that a lane receives to its peer."},
+    {"served", (PyCFunction)path_served, METH_O, "The descriptor of an open lane's peer, and its limit; None: the lane is closed."},
+    {"close_all", (PyCFunction)path_close_all, METH_NOARGS, "Close all lanes."},
+    {"wait", (PyCFunction)path_wait, METH_O, "Wait for events for so many ms at most."},
+    {"run", (PyCFunction)(void *)path_run, METH_FASTCALL, "run(now_ns, until_ns, opened): handle the events of the last wait."},
+    {"take_channels", (PyCFunction)path_take_channels, METH_NOARGS, "Take the counts of channels."},
+    {"take_sides", (PyCFunction)path_take_sides, METH_NOARGS, "Take the counts of sides."},
+    {NULL},
+};
+
+static PyTypeObject FastPathType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framegate.proxy.network.fast_path.FastPath",
+    .tp_basicsize = sizeof(FastPath),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)path_init,
+    .tp_dealloc = (destructor)path_dealloc,
+    .tp_methods = path_methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "fast_path", .m_size = -1};
+
+PyMODINIT_FUNC PyInit_fast_path(void) {
+    PyTypeObject *types[] = {&SideType, &LaneType, &FastPathType};
+    PyObject *made = PyModule_Create(&module);
+    for (size_t i = 0; made && i < sizeof types / sizeof *types; i++)
+        if (PyModule_AddType(made, types[i]) < 0) Py_CLEAR(made);
+    return made;
+}

@@ -1,0 +1,56 @@
+"""The fast path of a selector, written in C (``fast_path.c``). It is there if the data path was compiled; without it, Python does the same work."""
+
+from framegate.proxy.network.stats import SideStats
+
+class Side:
+    """Counts the traffic of one side of a listener. ``stats``: the ``SideStats`` that takes the counts over."""
+
+    def __init__(self, stats: SideStats, /) -> None: ...
+
+class Lane:
+    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed."""
+
+    def __init__(self, fd: int, side: Side, /) -> None: ...
+    def close(self) -> None:
+        """Close it, and the lane of its peer. No effect on a closed one."""
+
+class FastPath:
+    """Waits for the events of an epoll descriptor, and serves the lanes that are open."""
+
+    def __init__(self, epoll: int, /) -> None: ...
+    def add(self, lane: Lane, /) -> None:
+        """Add the lane of a descriptor, closed."""
+
+    def remove(self, lane: Lane, /) -> None:
+        """Close a lane, and forget it."""
+
+    def open(self, lane: Lane, peer: Lane, limit: int, /) -> None:
+        """Open a lane: the whole frames that it receives are written to its peer. ``limit``: the largest body in bytes; -1: unlimited. No effect for
+        some calls after reads that were handed over.
+        """
+
+    def served(self, lane: Lane, /) -> tuple[int, int] | None:
+        """The descriptor of an open lane's peer, and its limit; None: the lane is closed."""
+
+    def close_all(self) -> None:
+        """Close all lanes."""
+
+    def wait(self, timeout_ms: int, /) -> None:
+        """Wait for events for so many ms at most. Raises OSError."""
+
+    def run(
+        self, now_ns: int, until_ns: int, opened: bool, /
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int]] | None, list[tuple[SideStats, int]] | None]:
+        """Handle the events of the last wait. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
+
+        Returns the other events, as descriptor and bits; reads that are handed over, in order, as for ``Channel.take_over``; and for each
+        ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.
+        """
+
+    def take_channels(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, and when a byte was moved
+        last.
+        """
+
+    def take_sides(self) -> list[tuple[SideStats, int, int, int, int, int, int, list[int]]]:
+        """Take the counts of sides: ``SideStats``, reads, frames and bytes received, writes, frames and bytes sent, and received frames by size."""

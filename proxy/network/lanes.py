@@ -1,0 +1,54 @@
+"""Lanes: the ways of frames that the fast path passes on, while nobody looks into them.
+
+The fast path (``fast_path.c``) is there if the data path was compiled. A lane is opened after a run that Python has received and passed on as a
+whole; from then on only C sees that direction, until something happens that is not a run of whole frames. Then the lanes of both directions are
+closed, and Python handles it as if there were no fast path. They are also closed by a mute, by the end of the pair and by control's commands
+(``Selector.close_lanes``), and not used while memory is short, because C books none.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from framegate.proxy.network.framing import OK
+
+try:
+    from framegate.proxy.network.fast_path import FastPath, Lane, Side
+except ImportError:  # it was not compiled
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+
+HAS_FAST_PATH: Final = IS_COMPILED
+
+
+def new_fast_path(epoll: int) -> "FastPath | None":
+    """Return the fast path of an epoll descriptor; None: there is none."""
+    return FastPath(epoll) if HAS_FAST_PATH else None
+
+
+def open_lane(fast_path: "FastPath", channel: "Channel", peer: "Channel") -> None:
+    """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane."""
+    if may_open(channel, peer):
+        lane, out = channel.lane or _new_lane(fast_path, channel), peer.lane or _new_lane(fast_path, peer)
+        fast_path.open(lane, out, int(channel.read_half.receive.limit))
+
+
+def may_open(channel: "Channel", peer: "Channel") -> bool:
+    """Whether nothing of a channel waits, and nothing is asked before it is read or its peer is written."""
+    reads, writes = channel.read_half, peer.write_half
+    receive = reads.receive
+    if channel.gated or channel.mutes.causes != 0 or reads.ended or reads.discards or reads.low_memory is not None or channel.shutting:
+        return False
+    return receive.staged == 0 and not receive.cut and receive.fault == OK and writes.can_send and not writes.holding
+
+
+def _new_lane(fast_path: "FastPath", channel: "Channel") -> "Lane":
+    stats = channel.options.stats
+    side = stats.side
+    if side is None:
+        side = stats.side = Side(stats)
+    lane = channel.lane = Lane(int(channel.fd), side)
+    fast_path.add(lane)
+    return lane
