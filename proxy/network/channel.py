@@ -189,8 +189,7 @@ class Channel(FdHandler):
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``). Returns True if the mute is in force. No effect if the cause is set, or the channel closed."""
         if not self.mutes.causes & cause and self.state is not CLOSED:
-            if self.lane is not None:
-                self.lane.close()
+            self.close_lane()
             within = self._receive.within and not self.read_half.ended
             self.mutes.add(cause, self._loop.now_ns, within=within)
         return self.mutes.in_force
@@ -204,6 +203,11 @@ class Channel(FdHandler):
             self.sync_interest()
             if self._transport.has_buffered() or self._receive.has_part or self._receive.fault != OK:
                 self.queue_buffered()
+
+    def gate(self, *, asks: bool) -> None:
+        """Have ``ChannelSink.may_read`` called before each read, or not."""
+        self.gated = asks
+        self.close_lane()
 
     def discard_input(self, cause: i64) -> None:
         """See ``ReadHalf.discard_input``. No effect if the channel is not open."""
@@ -292,6 +296,12 @@ class Channel(FdHandler):
         fast_path = self._loop.fast_path
         if fast_path is not None:
             open_lane(fast_path, self, peer)
+
+    def close_lane(self) -> None:
+        """Have Python see what comes next, and count what has come."""
+        if self.lane is not None:
+            self._loop.settle()
+            self.lane.close()
 
     def count_passed(self, frames_received: i64, bytes_received: i64, frames_sent: i64, bytes_sent: i64, last_ns: i64) -> None:
         """Count what the fast path has moved."""

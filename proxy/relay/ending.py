@@ -228,7 +228,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
         return
     _shut(leg)
     leg.leave_quotas()
-    channel.gated = False  # what comes from now on is not recorded
+    channel.gate(asks=False)  # what comes from now on is not recorded
     channel.unmute(PEER)
     channel.unmute(TAP)
     if leg.is_client and (pair.cause is pair.drain_cause or pair.cause is Cause.DRAIN_TIMEOUT):

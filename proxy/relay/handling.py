@@ -102,7 +102,7 @@ def _join(pair: Pair, handled: Handled, process: HandlerProcess) -> None:
         leg.handles = is_handled
         channel = leg.channel
         if channel is not None:
-            channel.gated = leg.gates_reads()
+            channel.gate(asks=leg.gates_reads())
             tapping.forward(pair, leg)
 
 

@@ -11,6 +11,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cells import ENDPOINT_BLOCK, LISTENER_BLOCK
 from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.counters import Counters, EndpointCounters
 from framegate.proxy.relay.pair import Pair, Passed
 
@@ -124,15 +125,13 @@ def _goes_on(pair: Pair, channel: Channel) -> bool:
 class InFlight:
     """Looks at all pairs once a second."""
 
-    def __init__(self, pairs: dict[int, Pair], counters: Counters) -> None:
+    def __init__(self, pairs: dict[int, Pair], counters: Counters, selector: Selector) -> None:
+        self._selector: Final = selector
         self._counters: Final = counters
         self._pairs: Final = pairs
         self._round: list[Pair] = []  # those that are still to be looked at
         self._due_ns: i64 = 0
         self._began_ns: i64 = 0
-
-    def is_due(self, now_ns: i64) -> bool:
-        return self._began_ns != 0 or now_ns >= self._due_ns
 
     def look(self, now_ns: i64) -> bool:
         """Look at the next pairs, if it is time. True: there are more."""
@@ -142,6 +141,7 @@ class InFlight:
             self._began_ns = now_ns
             self._due_ns = now_ns + EACH_NS
             self._round = list(self._pairs.values())
+        self._selector.settle()
         left = self._round
         count: i64 = min(i64(len(left)), SLICE)
         while count > 0:

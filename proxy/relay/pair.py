@@ -179,9 +179,8 @@ class Leg(ChannelSink):
 
     def close_lane(self) -> None:
         """Have Python see what its channel receives from now on (``framegate.proxy.network.lanes``)."""
-        channel = self.channel
-        if channel is not None and channel.lane is not None:
-            channel.lane.close()
+        if self.channel is not None:
+            self.channel.close_lane()
 
     def gates_reads(self) -> bool:
         """Whether its channel asks before each read."""
@@ -258,7 +257,7 @@ class Leg(ChannelSink):
         self.throttle = quotas.join(self.throttle, channel, listener, client.peer, rule, requests=self.is_client, rates=rates)
         if pair.route.upstream is None:
             self.throttle = quotas.join(self.throttle, channel, listener, client.peer, rule, requests=False, answers=True, rates=rates)
-        channel.gated = self.gates_reads()
+        channel.gate(asks=self.gates_reads())
 
     def leave_quotas(self) -> None:
         """The pair ends: what was read is charged, and nothing throttles the channel. A second call has no effect."""
@@ -266,7 +265,7 @@ class Leg(ChannelSink):
         if throttle is not None:
             self.pair.owner.quotas.leave(throttle)
             throttle.let_go(throttle.holders)
-            throttle.channel.gated = self.gates_reads()
+            throttle.channel.gate(asks=self.gates_reads())
         if self.pair.rates is not None:
             self.pair.rates.cancel()
 

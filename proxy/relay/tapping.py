@@ -27,7 +27,7 @@ def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
     leg.tap = pair.owner.match(pair, direction)
     _look_by_int32(pair, leg, channel)
     if channel is leg.channel:
-        channel.gated = leg.gates_reads()
+        channel.gate(asks=leg.gates_reads())
 
 
 def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
@@ -40,6 +40,7 @@ def retap(pair: Pair) -> None:
     """The rules have changed: apply them from the next frame on."""
     if pair.state is CLOSING or pair.state is CLOSED:
         return
+    pair.client.close_lane()
     for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
         channel = leg.channel
         if channel is None and pair.route.upstream is None and leg is pair.upstream and pair.client.channel is not None:
@@ -58,6 +59,7 @@ def retap(pair: Pair) -> None:
 
 def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> None:
     """Set another tap, or none, between two frames, or within one that the tap before did not see."""
+    leg.close_lane()
     if leg.tap is None and pair.pairing is None:  # not counted so far
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
@@ -66,7 +68,7 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
-    channel.gated = leg.gates_reads()
+    channel.gate(asks=leg.gates_reads())
     if tap is None or not tap.mutes:
         channel.unmute(TAP)
     forward(pair, leg)

@@ -140,7 +140,7 @@ class Loop:
         self._most_held: i64 = 0
         self._heap_ns: i64 = 0
         self._lag: Final = relay.pairs.loop.lag
-        self._in_flight: Final = InFlight(relay.pairs.open, settings.counters)
+        self._in_flight: Final = InFlight(relay.pairs.open, settings.counters, selector)
         # to control
         self.link: Final = ControlLink(
             command=command,
@@ -222,7 +222,7 @@ class Loop:
             self.link.report_requests()
             if self._tap is not None:
                 self._tap.revive()
-        if self._look_in_flight(now_ns):
+        if self._in_flight.look(now_ns):
             timeout_ms = 0
         if self._tap is not None:
             timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
@@ -234,12 +234,6 @@ class Loop:
         if link.replied:
             link.flush()
         return timeout_ms
-
-    def _look_in_flight(self, now_ns: i64) -> bool:
-        if not self._in_flight.is_due(now_ns):
-            return False
-        self._selector.settle()
-        return self._in_flight.look(now_ns)
 
     def _judge_endpoints(self, now_ns: i64) -> None:
         for upstream in self._settings.in_force.upstreams.values():

@@ -25,7 +25,7 @@ class Looked:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.in_flight = InFlight(world.relay.pairs.open, world.counters)
+        self.in_flight = InFlight(world.relay.pairs.open, world.counters, world.selector)
 
     def cell(self, name: str, *values: str) -> int:
         return int(self.world.endpoint_counters.counts.cells[ENDPOINT_BLOCK.at(f"framegate.upstream.{name}", *values)])
@@ -407,7 +407,7 @@ def test_many_pairs_are_looked_at_in_slices_and_published_together(make):
     passes(world, client, upstream, request(FETCH, 4, 1))
     for count, more in ((SLICE, []), (SLICE + 1, [True]), (2 * SLICE + 1, [True, True])):
         world.pass_time(1)
-        many = InFlight(dict.fromkeys(range(count), pair), world.counters)
+        many = InFlight(dict.fromkeys(range(count), pair), world.counters, world.selector)
         now = world.clock.ns
         assert [many.look(now) for _ in more] == more
         assert many.look(now) is False
