@@ -153,7 +153,9 @@ class WriteHalf:
         return False
 
     def send_rest(self, run: Run, taken: i64, code: i64) -> None:
-        """Go on with a run of which the fast path has written ``taken`` bytes, which are counted. ``code``: the errno of the write; 0: the socket is full."""
+        """Go on with a run of which the fast path has written ``taken`` bytes, which are counted. ``code``: the errno of the write; 0: the socket
+        is full.
+        """
         if code != 0:
             self.unsent_bytes = run.size
             self._channel.fail(TransportError(f"write failed: {os.strerror(code)}", errno=code))

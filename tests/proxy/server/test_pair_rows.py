@@ -114,7 +114,7 @@ def test_an_open_row_without_pairing_says_since_when_an_answer_is_waited_for(wor
     world.read(upstream, 7)
     world.pass_time(1)
     assert open_row(pair, 10**18)["oldest_ns"] == 0, "nothing has looked yet"
-    InFlight(world.relay.pairs.open, world.counters).look(world.clock.ns)
+    InFlight(world.relay.pairs.open, world.counters, world.selector).look(world.clock.ns)
     world.pass_time(64)
     row = open_row(pair, 10**18)
     assert (row["in_flight"], row["oldest_ns"]) == (0, asked_ns + 10**18)
