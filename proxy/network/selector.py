@@ -288,7 +288,9 @@ class Selector:
             if served is not None:
                 peer = self._handlers[served[0]]
                 assert isinstance(peer, Channel), "an open lane has a peer"
-                assert channel.is_open and may_open(channel, peer) and served[1] == channel.read_half.receive.limit, "the lane should be closed"
+                assert channel.is_open, "the lane of a closed channel is open"
+                assert may_open(channel, peer), "the lane should be closed"
+                assert served[1] == channel.read_half.receive.limit, "the lane has an old limit"
 
     def settle_runs(self) -> None:
         """Measure the runs that were sent in this poll until now, and take over the counts of the fast path."""
