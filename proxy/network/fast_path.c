@@ -23,7 +23,6 @@ enum {
     EVENTS = 256,            /* of one wait, as MAX_EVENTS */
     BUCKETS = 12,            /* of frame sizes, as SIZE_BUCKETS */
     CLOCK_EACH = 4,          /* lanes between two readings of the clock */
-    MOST_HANDED = 256 * 1024, /* bytes handed to Python in one run, which no memory pool has booked; one read more may come */
     MOST_SKIPPED = 255,
     STEADY = 64,             /* reads in a row without a hand-over, after which none is skipped any more */
 };
@@ -52,7 +51,8 @@ typedef struct Lane {
 
 typedef struct {
     PyObject_HEAD
-    int epoll, count, lanes_size;
+    int epoll, lanes_size;
+    int next, count;         /* the events that are not handled yet */
     unsigned generation;
     Lane **lanes;            /* by descriptor; references */
     PyObject *channels;      /* lanes with counts that were not taken */
@@ -230,6 +230,7 @@ static PyObject *path_wait(FastPath *self, PyObject *timeout) {
     Py_BEGIN_ALLOW_THREADS
     count = epoll_wait(self->epoll, self->events, EVENTS, (int)ms);
     Py_END_ALLOW_THREADS
+    self->next = 0;
     self->count = count < 0 ? 0 : count;
     if (count < 0 && errno != EINTR) return PyErr_SetFromErrno(PyExc_OSError);
     if (count < 0 && PyErr_CheckSignals() < 0) return NULL;
@@ -269,8 +270,8 @@ static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t le
     return failed;
 }
 
-/* One event of an open lane. Returns the bytes that were handed to Python, -1 for an exception, -2: Python must handle the event. */
-static ssize_t step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
+/* One event of an open lane. Returns 0, 1: something was handed over, -1: an exception, 2: Python must handle the event. */
+static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
     Lane *peer = lane->peer;
     ssize_t length = recv(lane->fd, self->buffer, READ_SIZE, 0), end, taken = 0;
     int code = 0;
@@ -278,9 +279,9 @@ static ssize_t step(FastPath *self, Lane *lane, long long now_ns, PyObject **han
     if (length < 0) {  /* a socket reports an error only once */
         code = errno;
         close_lane(lane);
-        return hand(handed, lane->fd, self->buffer, 0, -1, 0, code);
+        return hand(handed, lane->fd, self->buffer, 0, -1, 0, code) < 0 ? -1 : 1;
     }
-    if (length == 0) return -2;
+    if (length == 0) return 2;
     long frames = scan(self->buffer, length, lane->limit, lane->side->sizes, &end);
     if (frames) {
         Side *in = lane->side, *out = peer->side;
@@ -312,7 +313,7 @@ static ssize_t step(FastPath *self, Lane *lane, long long now_ns, PyObject **han
     lane->skipped = lane->skips = lane->skipped * 2 + 1 < MOST_SKIPPED ? lane->skipped * 2 + 1 : MOST_SKIPPED;
     if (frames && taken < end && hand(handed, lane->fd, self->buffer, end, taken, frames, code) < 0) return -1;
     if (end < length && hand(handed, lane->fd, self->buffer + end, length - end, -1, 0, 0) < 0) return -1;
-    return length;
+    return 1;
 }
 
 /* Make a list of (SideStats, runs) of a list of sides, in place. */
@@ -333,17 +334,15 @@ static PyObject *path_run(FastPath *self, PyObject *const *args, Py_ssize_t argc
     long long now_ns = PyLong_AsLongLong(args[0]), until_ns = PyLong_AsLongLong(args[1]);
     bool opened = args[2] == Py_True;
     PyObject *events = PyList_New(0), *handed = NULL, *timed = NULL;
-    ssize_t handed_bytes = 0;
     if (!events || PyErr_Occurred()) goto failed;
-    for (int i = 0; i < self->count; i++) {
-        int fd = self->events[i].data.fd;
+    while (self->next < self->count && !handed) {
+        int i = self->next++, fd = self->events[i].data.fd;
         Lane *lane = fd < self->lanes_size ? self->lanes[fd] : NULL;
         if (opened && lane && serves(self, lane) && self->events[i].events == EPOLLIN) {
-            ssize_t done = step(self, lane, now_ns, &handed, &timed);
-            if (done == -1) goto failed;
+            int done = step(self, lane, now_ns, &handed, &timed);
+            if (done < 0) goto failed;
             if (i % CLOCK_EACH == CLOCK_EACH - 1 && clock_ns() >= until_ns) opened = false;
-            if (done > 0 && (handed_bytes += done) >= MOST_HANDED) opened = false;
-            if (done >= 0) continue;
+            if (done < 2) continue;
         }
         if (lane) close_lane(lane);
         PyObject *event = Py_BuildValue("(iI)", fd, self->events[i].events);
@@ -351,7 +350,6 @@ static PyObject *path_run(FastPath *self, PyObject *const *args, Py_ssize_t argc
         Py_XDECREF(event);
         if (appended < 0) goto failed;
     }
-    self->count = 0;
     if (name_runs(timed) < 0) goto failed;
     return Py_BuildValue("(NNN)", events, handed ? handed : Py_NewRef(Py_None), timed ? timed : Py_NewRef(Py_None));
 failed:
@@ -416,7 +414,7 @@ static PyMethodDef path_methods[] = {
     {"served", (PyCFunction)path_served, METH_O, "The descriptor of an open lane's peer, and its limit; None: the lane is closed."},
     {"close_all", (PyCFunction)path_close_all, METH_NOARGS, "Close all lanes."},
     {"wait", (PyCFunction)path_wait, METH_O, "Wait for events for so many ms at most."},
-    {"run", (PyCFunction)(void *)path_run, METH_FASTCALL, "run(now_ns, until_ns, opened): handle the events of the last wait."},
+    {"run", (PyCFunction)(void *)path_run, METH_FASTCALL, "run(now_ns, until_ns, opened): handle events of the last wait."},
     {"take_channels", (PyCFunction)path_take_channels, METH_NOARGS, "Take the counts of channels."},
     {"take_sides", (PyCFunction)path_take_sides, METH_NOARGS, "Take the counts of sides."},
     {NULL},

@@ -41,10 +41,11 @@ class FastPath:
     def run(
         self, now_ns: int, until_ns: int, opened: bool, /
     ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int]] | None, list[tuple[SideStats, int]] | None]:
-        """Handle the events of the last wait. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
+        """Handle events of the last wait, up to the first read that must be handed over: at most one read is held that no memory pool has booked.
+        ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
 
-        Returns the other events, as descriptor and bits; reads that are handed over, in order, as for ``Channel.take_over``; and for each
-        ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.
+        Returns the other events, as descriptor and bits; that read, in one or two parts as for ``Channel.take_over``, or None: all events are
+        handled; and for each ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.
         """
 
     def take_channels(self) -> list[tuple[int, int, int, int, int, int]]:

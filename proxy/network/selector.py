@@ -264,22 +264,25 @@ class Selector:
         """Handle the events of the wait that concern open lanes, and what they hand over. Returns the other events."""
         if self.pool.finds_leaks:
             self._check_lanes(fast_path)
-        opened = not self.pool.common.is_short(answers=False)
-        events, handed, timed = fast_path.run(self.now_ns, until_ns, opened)
-        if timed is not None:
-            for stats, runs in timed:
-                if stats.runs == 0:
-                    self.time_runs(stats)
-                stats.runs += runs
-        due = self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns
-        if due or events or handed is not None:
+        others: list[tuple[int, int]] = []
+        while True:
+            events, handed, timed = fast_path.run(self.now_ns, until_ns, not self.pool.common.is_short(answers=False))
+            others += events
+            if timed is not None:
+                for stats, runs in timed:
+                    if stats.runs == 0:
+                        self.time_runs(stats)
+                    stats.runs += runs
+            if handed is None:
+                break
             self.settle()
-        if handed is not None:
             for fd, data, taken, frames, code in handed:
                 channel = self._handlers[fd]
                 if isinstance(channel, Channel):
                     channel.take_over(data, taken, frames, code)
-        return events
+        if others or self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns:
+            self.settle()
+        return others
 
     def _check_lanes(self, fast_path: "FastPath") -> None:
         """Raise AssertionError if a lane is open that should be closed."""

@@ -40,7 +40,6 @@ def retap(pair: Pair) -> None:
     """The rules have changed: apply them from the next frame on."""
     if pair.state is CLOSING or pair.state is CLOSED:
         return
-    pair.client.close_lane()
     for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
         channel = leg.channel
         if channel is None and pair.route.upstream is None and leg is pair.upstream and pair.client.channel is not None:

@@ -1,4 +1,4 @@
-"""framegate.proxy.network.lanes: frames that C passes on. What a user sees is the same with and without it; ``served`` shows whether a lane is open."""
+"""framegate.proxy.network.lanes: frames that C passes on. What a user sees is the same without it; ``served`` says whether a lane is open."""
 
 import contextlib
 import errno
