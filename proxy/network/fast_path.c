@@ -44,7 +44,7 @@ typedef struct Lane {
     unsigned char skipped, skips, steady;
     unsigned generation;
     long long limit;         /* the largest body; -1: unlimited */
-    struct Lane *peer;       /* borrowed; NULL while closed */
+    struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
     long long bytes_received, frames_received, bytes_sent, frames_sent, last_ns;
 } Lane;
@@ -108,19 +108,20 @@ static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static void close_one(Lane *lane) {
+/* A lane and that of its peer: what happens to one channel of a pair may change the other. */
+static void close_lane(Lane *lane) {
     lane->is_open = false;
+    if (lane->peer) lane->peer->is_open = false;
+}
+
+static void part(Lane *lane) {
+    close_lane(lane);
+    if (lane->peer) lane->peer->peer = NULL;
     lane->peer = NULL;
 }
 
-/* A lane and that of its peer: what happens to one channel of a pair may change the other. */
-static void close_lane(Lane *lane) {
-    Lane *peer = lane->peer;
-    close_one(lane);
-    if (peer && peer->peer == lane) close_one(peer);
-}
-
 static void lane_dealloc(Lane *self) {
+    part(self);
     Py_XDECREF(self->side);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -187,7 +188,7 @@ static PyObject *path_add(FastPath *self, PyObject *object) {
 static PyObject *path_remove(FastPath *self, PyObject *object) {
     if (!PyObject_TypeCheck(object, &LaneType)) return PyErr_Format(PyExc_TypeError, "a Lane is needed");
     Lane *lane = (Lane *)object;
-    close_lane(lane);
+    part(lane);
     if (lane->fd < self->lanes_size && self->lanes[lane->fd] == lane) Py_CLEAR(self->lanes[lane->fd]);
     Py_RETURN_NONE;
 }
@@ -196,13 +197,19 @@ static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t cou
     if (count != 3 || !PyObject_TypeCheck(args[0], &LaneType) || !PyObject_TypeCheck(args[1], &LaneType))
         return PyErr_Format(PyExc_TypeError, "two lanes and a limit are needed");
     Lane *lane = (Lane *)args[0], *peer = (Lane *)args[1];
+    if (lane == peer) return PyErr_Format(PyExc_ValueError, "a lane to itself");
     long long limit = PyLong_AsLongLong(args[2]);
     if (limit == -1 && PyErr_Occurred()) return NULL;
     if (lane->skips) {
         lane->skips--;
         Py_RETURN_NONE;
     }
-    lane->peer = peer;
+    if (lane->peer != peer) {
+        part(lane);
+        part(peer);
+        lane->peer = peer;
+        peer->peer = lane;
+    }
     lane->limit = limit;
     lane->generation = self->generation;
     lane->is_open = true;
@@ -291,7 +298,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
             taken = 0;
         }
         lane->bytes_received += end, lane->frames_received += frames, lane->last_ns = now_ns;
-        in->reads++, in->bytes_received += end, in->frames_received += frames;
+        in->reads += end == length, in->bytes_received += end, in->frames_received += frames;  /* else Python counts the read */
         if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0 || touch(self->sides, (PyObject *)in, &in->touched) < 0) return -1;
         if (taken) {
             peer->bytes_sent += taken, peer->last_ns = now_ns;

@@ -22,6 +22,9 @@ from tests.fakes.cases import each_of
 from tests.fakes.world import World, frame, reset
 from tests.proxy.relay.conftest import finish, passes
 
+if HAS_FAST_PATH:
+    from framegate.proxy.network.fast_path import FastPath, Lane, Side
+
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
 
 
@@ -285,8 +288,6 @@ class Wires:
     """A fast path with a lane each way between two connections: ``near`` and ``far`` are the peers' ends."""
 
     def __init__(self) -> None:
-        from framegate.proxy.network.fast_path import FastPath, Lane, Side
-
         self.epoll = select.epoll()
         self.path = FastPath(self.epoll.fileno())
         self.stats = SideStats()
@@ -343,7 +344,7 @@ def test_an_error_of_a_write_is_handed_over_with_the_frames(wires):
     assert (handed, timed) == ([(fd, frame(b"a") + frame(b"b"), 0, 2, errno.ECONNRESET), (fd, b"\0", -1, 0, 0)], None)
     assert [fd for fd, _ in events] == [wires.ours[1].fileno()]
     assert wires.path.take_channels() == [(fd, 2, 10, 0, 0, 1)]
-    assert wires.path.take_sides() == [(wires.stats, 1, 2, 10, 0, 0, 0, [2, *[0] * 11])]
+    assert wires.path.take_sides() == [(wires.stats, 0, 2, 10, 0, 0, 0, [2, *[0] * 11])]
     assert (wires.path.take_channels(), wires.path.take_sides()) == ([], [])
 
 
@@ -366,7 +367,22 @@ def test_an_event_of_a_closed_lane_and_what_is_after_the_budget_are_left_to_the_
     assert wires.path.served(wires.lanes[0]) is None
 
 
+def test_a_lane_that_goes_takes_that_to_it_along(wires):
+    """Also where only the other direction is open: its peer's descriptor may be another connection's by now."""
+    for number in (0, 1):
+        wires.open()
+        wires.path.remove(wires.lanes[number])
+        assert wires.path.served(wires.lanes[0]) is None
+        wires.path.add(wires.lanes[number])
+    wires.open()
+    del wires.lanes[1:]
+    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats)))
+    assert wires.path.served(wires.lanes[0]) is None
+
+
 def test_wrong_arguments_are_refused(wires):
+    with pytest.raises(ValueError, match="a lane to itself"):
+        wires.path.open(wires.lanes[0], wires.lanes[0], 1)
     for call in (wires.path.add, wires.path.remove, wires.path.served):
         with pytest.raises(TypeError, match="a Lane is needed"):
             call(1)
