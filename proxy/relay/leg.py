@@ -30,7 +30,7 @@ class RelayLeg(Leg):
             if not out.send(run):
                 channel.mute(PEER)
             elif channel.suits_lane and channel.read_half.frames_received != run.frames:  # not for the first ones, which may be all
-                self._open_lane(channel)
+                self._open_lanes(channel)
         else:
             forwarding.received(self.pair, self, channel, run)
 
@@ -43,10 +43,14 @@ class RelayLeg(Leg):
         out.send_rest(run, taken, code)
         channel.mute(PEER)
 
-    def _open_lane(self, channel: Channel) -> None:
-        peer = self.other.channel
+    def _open_lanes(self, channel: Channel) -> None:
+        """Both ways, because both are closed whenever Python handles something of the pair."""
+        other = self.other
+        peer = other.channel
         if peer is not None and peer.suits_lane:
             channel.open_lane(peer)
+            if other.forward_to is not None and peer.frames_received != 0:
+                peer.open_lane(channel)
 
     def may_read(self) -> bool:
         return self.channel is not None and self.admits_frames(self.channel)
