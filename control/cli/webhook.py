@@ -38,8 +38,9 @@ def webhook(
 ) -> None:
     """Add framegate to pods when they are created, as `framegate inject` does: a mutating admission webhook. The Helm chart in deploy/helm runs it.
 
-    The annotation framegate.io/config of a pod names the ConfigMap with its framegate.yaml, and framegate.io/tls-secret the Secret with its
-    certificate. A pod that has framegate is not changed. Why a pod could not be changed is a warning for its creator and an event.
+    Annotations of a pod name what it uses: framegate.io/config the ConfigMap with its framegate.yaml, framegate.io/tls-secret the Secret with its
+    certificate, framegate.io/env-secret the Secret with framegate's environment. A pod that has framegate is not changed. Why a pod could not be
+    changed is a warning for its creator and an event.
 
     Exit codes: 0 after SIGTERM; 1 the address cannot be used, or this is no pod; 2 wrong usage.
     """

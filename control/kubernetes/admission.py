@@ -22,6 +22,7 @@ from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
 CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap of its namespace with framegate.yaml
 TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
+ENV_SECRET: Final = "framegate.io/env-secret"  # an annotation of the pod: the Secret whose keys are variables of framegate's environment
 TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret
 _MOST_BYTES: Final = 200_000  # of a configuration: all annotations of an object may have 256 KiB
 _MOST_WARNING: Final = 250  # Characters; the API server shortens longer warnings
@@ -72,7 +73,8 @@ class Admission:
         """The pod with framegate, and what the user should know."""
         annotations = pod["metadata"].get("annotations") or {}
         secret, volume = annotations.get(TLS_SECRET, self._options.tls_secret), annotations.get(TLS_VOLUME)
-        options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume)
+        variables = annotations.get(ENV_SECRET, self._options.env_secret)
+        options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume, env_secret=variables)
         needs, notes = self._needs(annotations.get(CONFIG), namespace, options)
         if reasons := unmet(options, needs, Wanted()):
             raise _RefusedError(*reasons)

@@ -99,10 +99,11 @@ def test_a_pod_is_left_alone_when_it_has_framegate_or_does_not_want_it(api_serve
 def test_annotations_name_configuration_and_certificate(api_server: FakeApiServer) -> None:
     text = CONFIGURATION.replace("limits:", "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}, limits:")
     api_server.objects["/api/v1/namespaces/ns/configmaps/mine"] = {"data": {"framegate.yaml": text}}
-    item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-secret": "s"})
+    item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-secret": "s", "framegate.io/env-secret": "e"})
     after = patched(item, ask(api_server, item, None))
     assert after["metadata"]["annotations"]["framegate.io/configuration"] == text
     assert [each["secret"]["secretName"] for each in after["spec"]["volumes"] if "secret" in each] == ["s"]
+    assert after["spec"]["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "e"}}]
     item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-volume": "spiffe"}, volumes=[{"name": "spiffe", "csi": {"driver": "d"}}])
     after = patched(item, ask(api_server, item, None))
     sidecar = after["spec"]["initContainers"][0]
