@@ -24,6 +24,7 @@ CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap
 TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
 ENV_SECRET: Final = "framegate.io/env-secret"  # an annotation of the pod: the Secret whose keys are variables of framegate's environment
 TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret
+_UNCHANGED: Final = {RECORD, "kubernetes.io/config.mirror"}  # annotations of pods that have framegate, or that the kubelet only shows: static ones
 _MOST_BYTES: Final = 200_000  # of a configuration: all annotations of an object may have 256 KiB
 _MOST_WARNING: Final = 250  # Characters; the API server shortens longer warnings
 
@@ -116,10 +117,10 @@ def _name(pod: dict[str, Any]) -> str:
 
 
 def _is_wanted(pod: dict[str, Any]) -> bool:
-    """Whether framegate is not switched off, and not there yet."""
+    """Whether framegate is not switched off, not there yet, and can be added at all."""
     metadata, spec = pod["metadata"], pod["spec"]
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    there = RECORD in (metadata.get("annotations") or {}) or any(item["name"] == CONTAINER for item in containers)
+    there = not _UNCHANGED.isdisjoint(metadata.get("annotations") or ()) or any(item["name"] == CONTAINER for item in containers)
     return not there and (metadata.get("labels") or {}).get(SWITCH) != "false"
 
 

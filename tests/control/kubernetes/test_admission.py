@@ -89,7 +89,8 @@ def test_a_pod_is_left_alone_when_it_has_framegate_or_does_not_want_it(api_serve
     once = patched(POD, ask(api_server, POD))
     by_others = pod(initContainers=[{"name": "framegate"}])
     off = pod(labels={"framegate.io/inject": "false"})
-    for item in (once, by_others, off):
+    static = pod(annotations={"kubernetes.io/config.mirror": "7"})
+    for item in (once, by_others, off, static):
         assert ask(api_server, item) == {"uid": "7", "allowed": True}
     for more in ({"operation": "UPDATE"}, {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}}):
         assert ask(api_server, POD, **more) == {"uid": "7", "allowed": True}
