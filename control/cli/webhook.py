@@ -42,7 +42,7 @@ def webhook(
     certificate, framegate.io/env-secret the Secret with framegate's environment. A pod that has framegate is not changed. Why a pod could not be
     changed is a warning for its creator and an event.
 
-    Exit codes: 0 after SIGTERM; 1 the address cannot be used, or this is no pod; 2 wrong usage.
+    Exit codes: 0 after SIGTERM; 1 the address cannot be used, or this is no pod; 2 wrong usage, or --config has faults (all are listed).
     """
     from framegate.control.kubernetes.admission import Admission
     from framegate.control.kubernetes.cluster import Cluster, ClusterError
@@ -58,6 +58,10 @@ def webhook(
         cluster = Cluster()
         default = None if config is None else config.read_text(encoding="utf-8")
         admission = Admission(cluster, Options(**told), default, admit=on_fault == "admit")
+        if reasons := admission.faults_of_default():
+            for reason in reasons:
+                print_note(reason)
+            sys.exit(2)
         pair = functools.partial(files, certificate, key) if certificate is not None and key is not None else OwnCertificate(cluster, str(name))
         asyncio.run(serve(listen, admission, pair))
     except (ClusterError, OSError, UnicodeDecodeError) as error:

@@ -47,6 +47,15 @@ class Admission:
         self._default = default
         self._admit = admit
 
+    def faults_of_default(self) -> list[str]:
+        """Why framegate cannot be added to any pod that names no ConfigMap; empty: it can, or each pod must name one."""
+        if self._default is None:
+            return []
+        try:
+            return unmet(self._options, self._needs(None, "", self._options)[0], Wanted())
+        except _RefusedError as error:
+            return list(error.args)
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The response to an AdmissionRequest (admission.k8s.io/v1)."""
         answer: dict[str, Any] = {"uid": request["uid"], "allowed": True}
