@@ -22,7 +22,7 @@ from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
 CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap of its namespace with framegate.yaml
 TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
-ENV_SECRET: Final = "framegate.io/env-secret"  # an annotation of the pod: the Secret whose keys are variables of framegate's environment
+ENV_SECRET: Final = "framegate.io/env-secret"  # an annotation of the pod: the Secret with variables of framegate's environment; empty: none
 TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret
 _UNCHANGED: Final = {RECORD, "kubernetes.io/config.mirror"}  # annotations of pods that have framegate, or that the kubelet only shows: static ones
 _MOST_BYTES: Final = 200_000  # of a configuration: all annotations of an object may have 256 KiB
@@ -82,10 +82,10 @@ class Admission:
     def _injected(self, pod: dict[str, Any], namespace: str) -> tuple[dict[str, Any], list[str]]:
         """The pod with framegate, and what the user should know."""
         annotations = pod["metadata"].get("annotations") or {}
-        secret, volume = annotations.get(TLS_SECRET, self._options.tls_secret), annotations.get(TLS_VOLUME)
-        variables = annotations.get(ENV_SECRET, self._options.env_secret)
+        secret, volume = annotations.get(TLS_SECRET) or self._options.tls_secret, annotations.get(TLS_VOLUME) or None
+        variables = annotations.get(ENV_SECRET, self._options.env_secret) or None
         options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume, env_secret=variables)
-        needs, notes = self._needs(annotations.get(CONFIG), namespace, options)
+        needs, notes = self._needs(annotations.get(CONFIG) or None, namespace, options)
         if reasons := unmet(options, needs, Wanted()):
             raise _RefusedError(*reasons)
         injector = Injector(options, needs, Wanted())
