@@ -253,7 +253,10 @@ class Copies:
                 self._files.move_to_end(path)
                 return _reopened(self._files[path][0])
         root, name = place_of(path)
-        copy, temporary = tempfile.mkstemp(prefix="framegate-")
+        try:
+            copy, temporary = tempfile.mkstemp(prefix="framegate-")
+        except FileNotFoundError as error:  # it is not the segment that is gone
+            raise StoreError(f"copies of segments need a folder for temporary files that can be written, as TMPDIR names one: {error}") from None
         try:
             os.unlink(temporary)
             with open(copy, "wb", closefd=False) as file:
