@@ -158,6 +158,12 @@ class Store:
 
         return self._wrapped(whole)
 
+    def size(self, name: str) -> int:
+        """Of an object, in bytes."""
+        import obstore
+
+        return self._wrapped(lambda: obstore.head(self._client, self._name(name))["size"])
+
     def part(self, name: str, start: int, end: int) -> tuple[memoryview, int]:
         """The bytes of an object from ``start`` to ``end``, fewer where it ends before; and its size."""
         import obstore
