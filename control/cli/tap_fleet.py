@@ -74,7 +74,7 @@ def verify_fleet(url: str, gone: Collection[str] = ()) -> Fleet:
     nodes = [dataclasses.replace(node, silent=node.silent and node.name not in gone) for node, _ in found]
     rows = [row for _, verdict in found for row in verdict.rows]
     faults = [fault if fault.startswith(node.name) else f"{node.name}: {fault}" for node, verdict in found for fault in verdict.faults]
-    judged = list(minutes(((node, verdict.rows) for node, verdict in found), gone))
+    judged = list(minutes(found, gone))
     sound = bool(rows) and not faults and not _silent(nodes) and all(minute.state != "lost" for minute in judged)
     return Fleet(nodes, judged, Verdict(rows, faults, sound))
 

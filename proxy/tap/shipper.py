@@ -32,7 +32,7 @@ from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, Shipped, compacted, 
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.retention import SETTLED_NS
-from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError
+from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError, node_of
 
 CONSUMER: Final = "ship"  # the consumer of the log as which a shipper registers
 PASSES: Final = 5
@@ -294,6 +294,7 @@ class Shipper:
                 writer=self._writer,
                 local_last=ledger.last,
                 streams=self._facts(),
+                node=node_of(self._store.root),
             ),
         )
         self._report(names)

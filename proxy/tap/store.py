@@ -85,6 +85,11 @@ def place_of(path: str) -> tuple[str, str]:
     return root, f"{stream}/{name}"
 
 
+def node_of(root: str) -> str:
+    """The node's name, of the root of its log."""
+    return root.rstrip("/").rsplit("/", 1)[-1]
+
+
 @functools.lru_cache(maxsize=64)
 def _client(base: str) -> "ObjectStore":
     """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity."""
