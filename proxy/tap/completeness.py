@@ -4,6 +4,7 @@ Every block is read and its CRC checked, each segment is read up to its seal, ea
 fault, and the frames that totals count in it are missing.
 """
 
+import collections
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,8 @@ class Verdict:
     complete: bool
     # between which times frames may be missing without a row, according to ``faults``, wall clock; both ends belong to it
     doubts: list[Span] = dataclasses.field(default_factory=list)
+    # ends of connections that are not in the log, by reason; no frames are missing for that
+    lost_ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
@@ -78,7 +81,8 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
     sound = not found and bool(rows) and all(row.state in _WHOLE for row in rows)
-    return Verdict(rows, [flaw.text for flaw in found], sound, [(flaw.from_ns, flaw.until_ns) for flaw in found])
+    ends = sum((account.lost_ends for account in accounts.values()), collections.Counter[str]())
+    return Verdict(rows, [flaw.text for flaw in found], sound, [(flaw.from_ns, flaw.until_ns) for flaw in found], ends)
 
 
 @dataclasses.dataclass(slots=True)
