@@ -85,6 +85,11 @@ def place_of(path: str) -> tuple[str, str]:
     return root, f"{stream}/{name}"
 
 
+def node_of(root: str) -> str:
+    """The node's name, of the root of its log."""
+    return root.rstrip("/").rsplit("/", 1)[-1]
+
+
 @functools.lru_cache(maxsize=64)
 def _client(base: str) -> "ObjectStore":
     """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity."""
@@ -157,6 +162,12 @@ class Store:
                 return None
 
         return self._wrapped(whole)
+
+    def size(self, name: str) -> int:
+        """Of an object, in bytes."""
+        import obstore
+
+        return self._wrapped(lambda: obstore.head(self._client, self._name(name))["size"])
 
     def part(self, name: str, start: int, end: int) -> tuple[memoryview, int]:
         """The bytes of an object from ``start`` to ``end``, fewer where it ends before; and its size."""
