@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
-SIDECAR_LIMIT = 130 * MIB
+SIDECAR_LIMIT = 110 * MIB
 USER = 10001
 SHELLS = ("sh", "bash", "dash", "busybox", "apt", "dpkg", "pip", "gcc")
 FOLDERS = ("run/framegate", "var/lib/framegate/tap")

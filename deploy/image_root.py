@@ -4,7 +4,8 @@
 libraries that it and ``/opt/framegate`` load, certificates of public authorities, and users; below ``DIR/run`` and ``DIR/lib`` are the folders of
 framegate's user. ``python3 image_root.py spark /`` prepares a whole Debian in place.
 
-Both add users, Python's bytecode, which is never compared with its source (the files of a container do not change, and its root is read-only), and in
+Both add users, Python's bytecode, which is never compared with its source (the files of a container do not change, and its root is read-only; the
+sidecar has the sources of framegate only), and in
 ``/usr/share/sbom`` a bill of materials in CycloneDX 1.6: every Python package, and every Debian package that has a file in the image.
 
 The result depends on the installed packages only, not on the time or on the order of files in a folder.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import compileall
 import datetime
+import importlib.util
 import json
 import os
 import shutil
@@ -45,6 +47,7 @@ LEFT_OUT |= {"_pyrepl", "doctest.py", "pdb.py", "pydoc.py", "_pydatetime.py", "_
 LEFT_OUT_PREFIXES = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "_ctypes_test", "readline", "xxlimited", "_xx")
 # Files of the environment for compilers, type checkers and tests; and most lexers of pygments, with which rich would colour source code.
 UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto")
+AUTHORITIES = ("certifi/cacert.pem", "grpc/_cython/_credentials/roots.pem")  # copies of public authorities, instead of which CERTIFICATES is used
 LEXERS = "pygments/lexers"
 LEXERS_KEPT = {"__init__.py", "_mapping.py", "python.py", "special.py"}
 PASSWD = f"root:x:0:0:root:/root:/usr/sbin/nologin\nframegate:x:{USER}:{USER}:framegate:/var/lib/framegate:/usr/sbin/nologin\n"
@@ -136,6 +139,9 @@ def put_environment(root: Path) -> None:
     unwanted += [path for path in target.rglob(f"{LEXERS}/*.py") if path.name not in LEXERS_KEPT]
     for path in unwanted:
         path.unlink()
+    for path in (path for name in AUTHORITIES for path in target.rglob(name)):
+        path.unlink()
+        path.symlink_to(CERTIFICATES)
     for path in programs(target):
         subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
 
@@ -187,6 +193,18 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
         for library in folder.rglob("*.so"):
             for bytecode in library.parent.glob(f"__pycache__/{library.name.partition('.')[0]}.*.pyc"):
                 bytecode.unlink()
+
+
+def leave_out_sources(folder: Path, kept: Path) -> None:
+    """Put the bytecode of each module below a folder in the place of its source, except below ``kept``. Tracebacks have no text of its lines."""
+    for source in sorted(folder.rglob("*.py")):
+        bytecode = Path(importlib.util.cache_from_source(str(source)))
+        if bytecode.exists() and not source.is_relative_to(kept):
+            bytecode.rename(source.with_suffix(".pyc"))
+            source.unlink()
+    for cache in folder.rglob("__pycache__"):
+        if not any(cache.iterdir()):
+            cache.rmdir()
 
 
 def owners(paths: Iterable[Path]) -> set[str]:
@@ -286,8 +304,13 @@ def make_sidecar(target: Path) -> None:
     put_settings(root)
     packages = sorted(owners(taken) | {"base-files", "ca-certificates"})
     put_packages(root, packages)
-    compile_bytecode(root, [root / "usr/lib" / Path(sysconfig.get_path("stdlib")).name, root / ENVIRONMENT.relative_to("/")])
-    write_sbom(root, root / ENVIRONMENT.relative_to("/"), packages)
+    environment = root / ENVIRONMENT.relative_to("/")
+    folders = [root / "usr/lib" / Path(sysconfig.get_path("stdlib")).name, environment]
+    compile_bytecode(root, folders)
+    (own,) = environment.glob("lib/python3.*/site-packages/framegate")
+    for folder in folders:
+        leave_out_sources(folder, own)
+    write_sbom(root, environment, packages)
     for path in ("run/framegate", "lib/tap"):
         (target / path).mkdir(parents=True, mode=0o700)
 

@@ -1,5 +1,6 @@
 """``framegate inject``: adds framegate to the pods of Kubernetes manifests, or removes it."""
 
+import dataclasses
 import os
 import pathlib
 import posixpath
@@ -97,6 +98,11 @@ _SIDECAR: Final = (
         type=Kind("name=/folder", _secret),
         multiple=True,
         help="Another Secret and the folder to mount it in. May be repeated.",
+    ),
+    click.option(
+        "--env-secret",
+        type=_NAMED_KIND,
+        help="A Secret whose keys become environment variables of framegate: the credentials of tap.ship.  [default: none]",
     ),
 )
 
@@ -326,8 +332,7 @@ def _injector(config: pathlib.Path | None, bootstrap: tuple[str, ...] | None, to
     from framegate.control.kubernetes.objects import Wanted
     from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
 
-    names = ("image", "config_map", "tls_secret", "tls_volume", "secrets", "tap_claim", "fs_group", "any_user", "probes", "memory", "cpu_m")
-    options = Options(**{name: told[name] for name in names})
+    options = Options(**{field.name: told[field.name] for field in dataclasses.fields(Options) if field.name in told})
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,

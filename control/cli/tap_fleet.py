@@ -1,5 +1,6 @@
 """``framegate tap`` for logs in an object store: the nodes of a fleet, its minutes, and ``tap ship``."""
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 from framegate.control.cli.output import age_text, counted, print_json, print_line, print_note, print_table, size_text
 from framegate.control.cli.tap_records import moment_text
-from framegate.control.cli.tap_verdict import EXIT_LOST, MANY_ROWS, exit_code, print_rows, verdict_rows
+from framegate.control.cli.tap_verdict import EXIT_LOST, MANY_ROWS, exit_code, print_ends, print_rows, verdict_rows
 from framegate.proxy.tap.acceptance import Accepted
 from framegate.proxy.tap.completeness import Verdict
 from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
@@ -74,9 +75,10 @@ def verify_fleet(url: str, gone: Collection[str] = ()) -> Fleet:
     nodes = [dataclasses.replace(node, silent=node.silent and node.name not in gone) for node, _ in found]
     rows = [row for _, verdict in found for row in verdict.rows]
     faults = [fault if fault.startswith(node.name) else f"{node.name}: {fault}" for node, verdict in found for fault in verdict.faults]
-    judged = list(minutes(((node, verdict.rows) for node, verdict in found), gone))
+    judged = list(minutes(found, gone))
     sound = bool(rows) and not faults and not _silent(nodes) and all(minute.state != "lost" for minute in judged)
-    return Fleet(nodes, judged, Verdict(rows, faults, sound))
+    ends = sum((verdict.lost_ends for _, verdict in found), collections.Counter[str]())
+    return Fleet(nodes, judged, Verdict(rows, faults, sound, lost_ends=ends))
 
 
 def _silent(nodes: Iterable[Node]) -> list[Node]:
@@ -100,7 +102,8 @@ def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:
             judged.append({"minute": moment_text(facts.pop("window_ns")), **facts})
         nodes = [_as_dict(node) for node in fleet.nodes]
         windows = verdict_rows(verdict, none)
-        print_json({"complete": verdict.complete, "faults": verdict.faults, "nodes": nodes, "minutes": judged, "windows": windows})
+        told = {"complete": verdict.complete, "faults": verdict.faults, "lost_ends": dict(verdict.lost_ends)}
+        print_json({**told, "nodes": nodes, "minutes": judged, "windows": windows})
         return
     for fault in verdict.faults:
         print_line(f"fault: {fault}")
@@ -116,6 +119,7 @@ def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:
             for minute in fleet.minutes if not many or minute.state != "complete"
         ),
     )  # fmt: skip
+    print_ends(verdict)
     states = [minute.state for minute in fleet.minutes]
     numbers = ", ".join(f"{states.count(state):,} {state}" for state in ("complete", "lost", "open") if state in states)
     word = "not complete"

@@ -96,11 +96,13 @@ def print_verdict(verdict: "Verdict", summary: bool | None, output: str, accepte
     if output == "json":
         faults = {fault: accepted.faults[fault] for fault in verdict.faults if fault in accepted.faults}
         windows = verdict_rows(verdict, accepted)
-        print_json({"complete": verdict.complete, "faults": verdict.faults, "accepted_faults": faults, "windows": windows})
+        ends = dict(verdict.lost_ends)
+        print_json({"complete": verdict.complete, "faults": verdict.faults, "accepted_faults": faults, "lost_ends": ends, "windows": windows})
         return
     for fault in verdict.faults:
         print_line(f"fault: {fault}" + (f" (accepted: {accepted.faults[fault]})" if fault in accepted.faults else ""))
     print_rows(verdict, summary, accepted)
+    print_ends(verdict)
     print_line(_conclusion(verdict, accepted))
 
 
@@ -119,6 +121,13 @@ def print_rows(verdict: "Verdict", summary: bool | None, accepted: "Accepted") -
     if summary is None:
         summary = len(verdict.rows) > MANY_ROWS and sys.stdout is not None and sys.stdout.isatty()
     print_table(_COLUMNS, (_cells(row, accepted) for row in verdict.rows if not summary or row.state != "complete"))
+
+
+def print_ends(verdict: "Verdict") -> None:
+    """Print how many ends of connections are not in the log, if any."""
+    if verdict.lost_ends:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(verdict.lost_ends.items()))
+        print_line(f"ends of connections that are not in the log: {verdict.lost_ends.total():,} ({reasons})")
 
 
 def _conclusion(verdict: "Verdict", accepted: "Accepted") -> str:

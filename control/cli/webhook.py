@@ -38,10 +38,11 @@ def webhook(
 ) -> None:
     """Add framegate to pods when they are created, as `framegate inject` does: a mutating admission webhook. The Helm chart in deploy/helm runs it.
 
-    The annotation framegate.io/config of a pod names the ConfigMap with its framegate.yaml, and framegate.io/tls-secret the Secret with its
-    certificate. A pod that has framegate is not changed. Why a pod could not be changed is a warning for its creator and an event.
+    Annotations of a pod name what it uses: framegate.io/config the ConfigMap with its framegate.yaml, framegate.io/tls-secret the Secret with its
+    certificate, framegate.io/env-secret the Secret with framegate's environment. A pod that has framegate is not changed. Why a pod could not be
+    changed is a warning for its creator and an event.
 
-    Exit codes: 0 after SIGTERM; 1 the address cannot be used, or this is no pod; 2 wrong usage.
+    Exit codes: 0 after SIGTERM; 1 the address cannot be used, or this is no pod; 2 wrong usage, or --config has faults (all are listed).
     """
     from framegate.control.kubernetes.admission import Admission
     from framegate.control.kubernetes.cluster import Cluster, ClusterError
@@ -57,6 +58,10 @@ def webhook(
         cluster = Cluster()
         default = None if config is None else config.read_text(encoding="utf-8")
         admission = Admission(cluster, Options(**told), default, admit=on_fault == "admit")
+        if reasons := admission.faults_of_default():
+            for reason in reasons:
+                print_note(reason)
+            sys.exit(2)
         pair = functools.partial(files, certificate, key) if certificate is not None and key is not None else OwnCertificate(cluster, str(name))
         asyncio.run(serve(listen, admission, pair))
     except (ClusterError, OSError, UnicodeDecodeError) as error:

@@ -13,6 +13,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 MAX_BYTES: Final = 1024 * 1024  # of a configuration file
 ZONE: Final = "FRAMEGATE_ZONE"  # the environment variable for the key ``zone``, which Kubernetes' downward API can fill
+NODE: Final = "FRAMEGATE_NODE"  # the environment variable for the key ``node``, likewise
 _PEM: Final = "-----BEGIN "
 _MAX_SHOWN: Final = 60
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

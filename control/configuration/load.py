@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from framegate.control.configuration.document import ZONE, ConfigurationError, Document, Fault, Findings, document_of
+from framegate.control.configuration.document import NODE, ZONE, ConfigurationError, Document, Fault, Findings, document_of
 from framegate.control.configuration.machine import apply_machine
 from framegate.control.configuration.reading import parse_document, read_document
 from framegate.control.configuration.rules import apply_rules
@@ -55,8 +55,8 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
         return Findings(None, document.faults, [])
     document.files = machine
     config = build(document)
-    if not config.node:  # in a pod the name of the pod, so replicas with one configuration differ
-        config = dataclasses.replace(config, node=socket.gethostname())
+    if not config.node:  # so replicas with one configuration differ
+        config = dataclasses.replace(config, node=os.environ.get(NODE) or socket.gethostname())
     if not config.zone:
         config = dataclasses.replace(config, zone=os.environ.get(ZONE, ""))
     bound = apply_rules(document, config)

@@ -33,8 +33,8 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
     """
     listeners: Listeners = entries(("listeners",), config.listeners)
     upstreams: Upstreams = entries(("upstreams",), config.upstreams)
-    if not _NODE.fullmatch(config.node):
-        document.add(("node",), "must be 1 to 63 letters, digits, dots, hyphens or underscores, a letter or digit first")
+    if (document.data.get("node") or document.files) and not _NODE.fullmatch(config.node):
+        document.add(("node",), "must be 1 to 63 letters, digits, dots, hyphens or underscores, a letter or digit first", config.node)
     if not listeners:
         document.add(("listeners",), "needs at least one entry")
     unique_names(document, listeners)

@@ -18,6 +18,7 @@ from framegate.control.configuration.document import ConfigurationError, Fault, 
 from framegate.control.configuration.load import examine, judge
 from framegate.control.configuration.machine import IN_USE
 from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.schema import build
 from framegate.control.configuration.tls_rules import EXPOSED
 from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
 from framegate.control.doctor.finding import Area, Deadline, Finding, Level, Probe, judged, look_at_all, unknown
@@ -121,8 +122,9 @@ def _right_part(path: Path) -> ProxyConfig | None:
         return None
     while (found := judge(document_of(document.data, document.folder), machine=False)).model is None:
         wrong = {_existing(document.data, fault.key) for fault in found.faults} - {()}
-        if not wrong:
-            return None
+        if not wrong:  # of listeners none is right, and there must be one
+            rest = document_of({**document.data, "listeners": []}, document.folder)
+            return build(rest) if {fault.key for fault in found.faults} == {"listeners"} else None
         for *above, last in sorted(wrong, key=lambda path: [(part if isinstance(part, int) else -1, str(part)) for part in path], reverse=True):
             del functools.reduce(operator.getitem, above, document.data)[last]
     return found.model

@@ -22,7 +22,9 @@ from framegate.control.kubernetes.sidecar import CONTAINER, FILE_NAME, Options
 
 CONFIG: Final = "framegate.io/config"  # an annotation of the pod: the ConfigMap of its namespace with framegate.yaml
 TLS_SECRET: Final = "framegate.io/tls-secret"  # an annotation of the pod: the Secret with its certificate
+ENV_SECRET: Final = "framegate.io/env-secret"  # an annotation of the pod: the Secret with variables of framegate's environment; empty: none
 TLS_VOLUME: Final = "framegate.io/tls-volume"  # an annotation of the pod: its volume with its certificate, instead of a Secret
+_UNCHANGED: Final = {RECORD, "kubernetes.io/config.mirror"}  # annotations of pods that have framegate, or that the kubelet only shows: static ones
 _MOST_BYTES: Final = 200_000  # of a configuration: all annotations of an object may have 256 KiB
 _MOST_WARNING: Final = 250  # Characters; the API server shortens longer warnings
 
@@ -44,6 +46,15 @@ class Admission:
         self._options = dataclasses.replace(options, config_map=None, admitted=True)
         self._default = default
         self._admit = admit
+
+    def faults_of_default(self) -> list[str]:
+        """Why framegate cannot be added to any pod that names no ConfigMap; empty: it can, or each pod must name one."""
+        if self._default is None:
+            return []
+        try:
+            return unmet(self._options, self._needs(None, "", self._options)[0], Wanted())
+        except _RefusedError as error:
+            return list(error.args)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The response to an AdmissionRequest (admission.k8s.io/v1)."""
@@ -71,9 +82,10 @@ class Admission:
     def _injected(self, pod: dict[str, Any], namespace: str) -> tuple[dict[str, Any], list[str]]:
         """The pod with framegate, and what the user should know."""
         annotations = pod["metadata"].get("annotations") or {}
-        secret, volume = annotations.get(TLS_SECRET, self._options.tls_secret), annotations.get(TLS_VOLUME)
-        options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume)
-        needs, notes = self._needs(annotations.get(CONFIG), namespace, options)
+        secret, volume = annotations.get(TLS_SECRET) or self._options.tls_secret, annotations.get(TLS_VOLUME) or None
+        variables = annotations.get(ENV_SECRET, self._options.env_secret) or None
+        options = dataclasses.replace(self._options, tls_secret=secret, tls_volume=volume, env_secret=variables)
+        needs, notes = self._needs(annotations.get(CONFIG) or None, namespace, options)
         if reasons := unmet(options, needs, Wanted()):
             raise _RefusedError(*reasons)
         injector = Injector(options, needs, Wanted())
@@ -114,10 +126,10 @@ def _name(pod: dict[str, Any]) -> str:
 
 
 def _is_wanted(pod: dict[str, Any]) -> bool:
-    """Whether framegate is not switched off, and not there yet."""
+    """Whether framegate is not switched off, not there yet, and can be added at all."""
     metadata, spec = pod["metadata"], pod["spec"]
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    there = RECORD in (metadata.get("annotations") or {}) or any(item["name"] == CONTAINER for item in containers)
+    there = not _UNCHANGED.isdisjoint(metadata.get("annotations") or ()) or any(item["name"] == CONTAINER for item in containers)
     return not there and (metadata.get("labels") or {}).get(SWITCH) != "false"
 
 

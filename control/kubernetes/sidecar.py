@@ -39,6 +39,7 @@ class Options:
     # a volume of the pod that holds certificates instead of that Secret: projected, CSI, or filled by another container
     tls_volume: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()  # further Secrets and the folders that they are mounted at
+    env_secret: str | None = None  # the Secret whose keys are variables of the container's environment, as of credentials of an object store
     tap_claim: str | None = None  # the PersistentVolumeClaim of the tap; None: it ends with the pod
     claim_each: bool = False  # the workload makes such a claim for each pod, by ``volumeClaimTemplates``
     fs_group: bool = True  # whether a pod with that claim gets an fsGroup, through which framegate may write there; not with ``any_user``
@@ -81,6 +82,8 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = needs.admin_socket
     if needs.admin_socket != PodRequirements().admin_socket:
         container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": f"unix:{needs.admin_socket}"})  # for `kubectl exec … framegate status`
+    if options.env_secret is not None:
+        container["envFrom"] = [{"secretRef": {"name": options.env_secret}}]
     cpu = f"{options.cpu_m}m" if options.cpu_m % 1000 else str(options.cpu_m // 1000)
     container["resources"] = {
         "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},

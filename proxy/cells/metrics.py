@@ -456,6 +456,7 @@ METRICS: Final = (
     _metric("tap.flushed", "counter", "{frame}", "Matched frames that are in the log on disk, as frames or counted in a gap."),
     _metric("tap.frames", "counter", "{frame}", "Frames in the log on disk.", _TAP_DIRECTION),
     _metric("tap.dropped", "counter", "{frame}", "Matched frames that are only counted in a gap of the log, by reason.", (REASON, TAP_DROP_REASONS)),
+    _metric("tap.connection.dropped", "counter", "{connection}", "Ends of connections of which the log has only the number."),
     _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers included."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
     _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),

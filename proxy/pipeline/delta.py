@@ -4,7 +4,8 @@ Layout of an output, a folder or a URL::
 
     <output>/<table>/_delta_log/                          Delta's log: which files a table has
     <output>/<table>/date=YYYY-MM-DD/hour=H/….parquet     the files, by the UTC date and hour of the rows' time
-    <output>/_requests/<batch>.arrow                      requests without an answer behind a batch; never read by others
+    <output>/_requests/<batch>.arrow                      requests without an answer behind a batch, ``<batch>.<n>.arrow`` of another attempt at it
+                                                          that found others; never read by others
     <output>/_checkpoint/                                 Spark's log of offsets and commits, in a folder (unless the job has another place for it)
 
 The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
@@ -13,7 +14,8 @@ last. So a batch that ``frames`` has is in all tables, and after a kill in betwe
 
 Files have new names each time, and belong to a table by its log alone: those of a batch that was not committed are removed when they are old. In a
 folder, a batch's files are on the disk before its commit, and its commits before Spark's. A store takes a version of a log from one writer only, also
-if a job that was thought dead goes on: its commit fails, because another one has its batch. Folders and files are for owner and group, by the umask
+if a job that was thought dead goes on: its commit fails, because another one has its batch. The files in ``_requests`` are never replaced, so
+such a job cannot change what the others go on from. Folders and files are for owner and group, by the umask
 of the job.
 """
 
@@ -25,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,8 +37,9 @@ from deltalake.transaction import AddAction
 
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.kafka_tables import State
-from framegate.proxy.pipeline.place import Folder, Place, one_line, place_of
+from framegate.proxy.pipeline.place import UNFINISHED, Folder, Place, one_line, place_of
 from framegate.proxy.pipeline.table_files import PARTITION_COLUMNS, TableFile, TableFiles
+from framegate.proxy.tap.store import ConflictError
 
 APPLICATION: Final = "framegate"
 STATES: Final = "_requests"
@@ -117,6 +120,17 @@ def has_batches(output: Path | str) -> bool:
     return any(_batch(table) >= 0 for table in tables if table is not None)
 
 
+class BatchState(NamedTuple):
+    """What is known of requests when a batch is made."""
+
+    before: State  # behind the batch before
+    # behind this one, by an earlier attempt at it; None: there was none. The next attempt has to take the same ``known_ends``: some tables may have
+    # its rows.
+    earlier: State | None
+    name: str  # of the file of this attempt
+    old: list[str]  # files that nobody needs any longer
+
+
 class DeltaTables:
     """The tables of one output; one process writes to them."""
 
@@ -156,28 +170,38 @@ class DeltaTables:
     def rows(self) -> dict[str, int]:
         return {name: pc.sum(pa.table(table.get_add_actions())["num_records"]).as_py() or 0 for name, table in self._tables.items()}
 
-    def read_state(self, batch: int) -> State:
-        """What ``write_state`` wrote for the last batch before this one."""
-        found = [number for number in self._states() if number < batch]
-        return self._state(found[-1]) if found else State()
+    def read_state(self, batch: int) -> "BatchState":
+        """What ``write_state`` wrote for the last batch before this one, and for this one. Raises TableError: it cannot be read."""
+        found: dict[int, list[tuple[int, str]]] = {}  # by batch, the files by attempt
+        old = []
+        for name in self.place.names(STATES):
+            number, _, attempt = name.removesuffix(".arrow").partition(".")
+            if name.endswith(".arrow"):
+                found.setdefault(int(number), []).append((int(attempt or 0), name))
+            elif name.endswith(UNFINISHED):
+                old.append(name)
+        last = max((number for number in found if number < batch), default=-1)
+        old += [name for number, files in found.items() if number < last for _, name in files]
+        attempts = sorted(found.get(batch, []))
+        name = f"{batch}.{attempts[-1][0] + 1}.arrow" if attempts else f"{batch}.arrow"
+        before = self._state(max(found[last])[1]) if last in found else State()
+        return BatchState(before, self._state(attempts[-1][1]) if attempts else None, f"{STATES}/{name}", [f"{STATES}/{each}" for each in old])
 
-    def known_ends(self, batch: int) -> dict[str, int | None] | None:
-        """The ends of streams with which an earlier attempt at this batch was made; None: there was none. The next attempt has to take the same:
-        some tables may have its rows.
-        """
-        return self._state(batch).known_ends if batch in self._states() else None
+    def write_state(self, known: "BatchState", state: State) -> None:
+        """Keep the state behind a batch. ``known``: from ``read_state``, before the batch was made. Raises TableError: another job made it since."""
+        for name in known.old:
+            self.place.remove(name)
+        if state != known.earlier:
+            try:
+                self.place.create(known.name, state.encode())
+            except ConflictError as error:
+                raise TableError(f"{self.output}/{known.name} exists: another job writes to the output") from error
 
-    def write_state(self, batch: int, state: State) -> None:
-        """Keep the state behind a batch, and that of the batch before."""
-        for old in self._states()[:-2]:
-            self.place.remove(f"{STATES}/{old}.arrow")
-        self.place.replace(f"{STATES}/{batch}.arrow", state.encode())
-
-    def _states(self) -> list[int]:
-        return sorted(int(name.removesuffix(".arrow")) for name in self.place.names(STATES) if name.endswith(".arrow"))
-
-    def _state(self, batch: int) -> State:
-        return State.decode(self.place.read(f"{STATES}/{batch}.arrow"))
+    def _state(self, name: str) -> State:
+        try:
+            return State.decode(self.place.read(f"{STATES}/{name}"))
+        except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+            raise TableError(f"{self.output}/{STATES}/{name} cannot be read: {one_line(error)}") from error
 
     def write(self, name: str, *rows: pa.Table) -> list[TableFile]:
         """Write rows of a table to files, which are in no table yet; their columns are those of the table, in any order."""

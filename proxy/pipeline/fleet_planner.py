@@ -22,7 +22,7 @@ from framegate.proxy.pipeline.planner import MAX_PARTITION_BYTES, MIN_PARTITION_
 from framegate.proxy.pipeline.position import FleetPosition, Lost, NodePosition
 from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
 from framegate.proxy.tap.expected import expected_end, ledger_faults
-from framegate.proxy.tap.fleet import nodes_of, until_of
+from framegate.proxy.tap.fleet import CLOCKS_NS, nodes_of, place_fault, until_of
 from framegate.proxy.tap.headers import decode_block_header
 from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, StreamRecord, ledger_of
 from framegate.proxy.tap.log_reader import Segment
@@ -73,6 +73,8 @@ class _Node:
             shipped = self.ledger.shipped
             known, streams = self.ledger.streams, shipped.streams if shipped else {}
             self.ends = {stream: max(end, known[stream].deleted_to if stream in known else 0) for stream, (end, _) in streams.items()}
+            if shipped and place_fault(self.root, shipped):
+                self.ends = {}  # they are read where they belong
             self._pause_s = shipped.interval_ms / 1000 / LOOKS if shipped else 0.0
         self.due_s = now_s + self._pause_s
 
@@ -94,8 +96,11 @@ class _Node:
             return f"{self.root} has no ledger any more" if position is not None and position.known[0] else ""
         if self.ledger.shipped is None:
             return f"the ledger of {self.root} does not say what was shipped"
-        faults = [f"{self.root}: {fault}" for fault in ledger_faults(self.ledger, ())]
+        moved = place_fault(self.root, self.ledger.shipped)
+        faults = [f"{self.root}: {fault}" for fault in [*ledger_faults(self.ledger, ()), *([moved] if moved else [])]]
         position = position or _NOTHING
+        if moved:
+            return "; ".join(faults)
         if not self.knows(position):
             return "; ".join([*faults, f"the ledger of {self.root} was replaced: it lacks streams that were there"])
         for stream, offset in sorted(position.streams.items()):
@@ -343,7 +348,9 @@ def _moved(node: _Node, before: NodePosition, now: NodePosition) -> dict[str, No
         return {} if before.heard != (0, 0) else {node.name: dataclasses.replace(before, heard=(time.time_ns(), 0))}
     grown = now.known != before.known or any(offset > before.streams.get(stream, 0) for stream, offset in now.streams.items())
     if not now.damage and all(offset >= node.ends[stream] for stream, offset in now.streams.items()):
-        heard = (node.ledger.shipped.heard_ns, until_of(node.ledger))
+        heard, now_ns = (node.ledger.shipped.heard_ns, until_of(node.ledger)), time.time_ns()
+        if heard[0] - now_ns > CLOCKS_NS:  # a clock is wrong
+            heard = before.heard if before.heard != (0, 0) else (now_ns, 0)
         if grown or heard[1] // WINDOW_NS != before.heard[1] // WINDOW_NS:
             return {node.name: dataclasses.replace(now, heard=heard)}
     return {node.name: now} if grown else {}

@@ -1,19 +1,25 @@
 """Where the tables of an output are: a folder of this host, or a URL in an object store (``proxy.tap.store``).
 
+What is sent to a store is compared with its size there, and sent once more if that differs: a store or a proxy before it may take a body that was
+cut off.
+
 The tasks of a batch and its driver write through it, each with the credentials of its own environment. delta-rs takes the same from there.
 """
 
 import contextlib
 import os
 import re
+import secrets
 import tempfile
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from framegate.proxy.tap.store import CHUNK, AbsentError, Store, store_at
+from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError, store_at
 
+UNFINISHED: Final = ".new"  # the name of a file in a folder ends so while it is written
+_ATTEMPTS: Final = 2
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 _QUERY: Final = re.compile(r"\?[^\s\"')]*")
 
@@ -62,13 +68,18 @@ class Folder:
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
 
-    def replace(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes) -> None:
+        """Write a file whole. Raises ConflictError: it exists."""
         path = self.root / name
-        new = path.with_name("new")
-        new.unlink(missing_ok=True)
-        with self.new_file(str(new.relative_to(self.root))) as file:
-            file.write(data)
-        new.rename(path)
+        new = path.with_name(f"{secrets.token_hex(8)}{UNFINISHED}")
+        try:
+            with self.new_file(str(new.relative_to(self.root))) as file:
+                file.write(data)
+            path.hardlink_to(new)
+        except FileExistsError as error:
+            raise ConflictError(f"{path} exists") from error
+        finally:
+            new.unlink(missing_ok=True)
         sync([path.parent, self.root])
 
     def remove(self, name: str) -> None:
@@ -104,8 +115,12 @@ class Bucket:
         with tempfile.TemporaryFile() as file:
             yield file
             size = file.tell()
-            file.seek(0)
-            self._store.create(name, iter(lambda: file.read(CHUNK), b""), size, again=True)
+            for _ in range(_ATTEMPTS):
+                file.seek(0)
+                self._store.create(name, iter(lambda: file.read(CHUNK), b""), size, again=True)
+                if self._store.size(name) == size:
+                    return
+            raise self._cut_off(name, size)
 
     def names(self, folder: str) -> list[str]:
         return [item.name for item in self._store.items(folder)]
@@ -113,8 +128,19 @@ class Bucket:
     def read(self, name: str) -> bytes:
         return self._store.read(name)[0]
 
-    def replace(self, name: str, data: bytes) -> None:
-        self._store.create(name, [data], len(data), again=True)
+    def create(self, name: str, data: bytes) -> None:
+        """As of a folder. One with the same content may exist: the answer of an earlier request may have been lost."""
+        try:
+            self._store.replace(name, data, None)
+        except ConflictError:
+            if self._store.read(name)[0] != data:
+                raise
+        if self._store.size(name) != len(data):
+            with self.new_file(name) as file:
+                file.write(data)
+
+    def _cut_off(self, name: str, size: int) -> StoreError:
+        return StoreError(f"{self.root}/{name} is not what was sent: it should have {size} bytes")
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(AbsentError):

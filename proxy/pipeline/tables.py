@@ -119,9 +119,10 @@ class TableWriter:
     def _of_kafka(self, batch: int, decoded: list[bytes], gaps: pa.Table | None) -> dict[str, pa.Table]:
         """The rows of the tables of Kafka's requests; saves what is known of the others."""
         contents, ends = read_contents(decoded)
-        known = self._tables.known_ends(batch)
-        made, state = make_tables(self._tables.read_state(batch), contents, ends, gaps, self._stream_ends() if known is None else known)
-        self._tables.write_state(batch, state)
+        known = self._tables.read_state(batch)
+        known_ends = self._stream_ends() if known.earlier is None else known.earlier.known_ends
+        made, state = make_tables(known.before, contents, ends, gaps, known_ends)
+        self._tables.write_state(known, state)
         return made
 
     def _stream_ends(self) -> dict[str, int | None]:

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from framegate.proxy.tap.fleet import CLOCKS_NS
 from framegate.proxy.tap.ledger import StreamRecord
 from framegate.proxy.tap.log_reader import Segment
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-CLOCKS_NS: Final = 3600 * 10**9
-"""Clocks of a node and a store differ by less than this, and a clock is set back by less. Only what lies farther away is left out unread."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _WORDS: Final = ("node", "listener", "direction")
 Words = frozenset[str] | None
@@ -41,7 +40,7 @@ class Wanted(NamedTuple):
         return self.listener is None or not record.tapped or any(listener in self.listener for listener, _ in record.tapped)
 
     def takes_segment(self, segment: Segment) -> bool:
-        """Whether a sealed segment may have such rows: all of them were captured before its last write."""
+        """Whether a sealed segment may have such rows: all of them were captured before its last write, unless clocks differ by ``CLOCKS_NS``."""
         return segment.modified_ns + CLOCKS_NS >= self.since_ns
 
     def takes_times(self, first_ns: int, last_ns: int) -> bool:

@@ -81,6 +81,7 @@ TAP_DISK_ERROR: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "disk_error"
 TAP_SAMPLED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "sampled")
 TAP_CLOSED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "closed")
 TAP_UNDELIVERED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "undelivered")
+TAP_ENDS: Final = PROCESSOR_BLOCK.at("framegate.tap.connection.dropped")
 TAP_MATCHED_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.matched.io")
 TAP_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.io")
 TAP_ERRORS: Final = PROCESSOR_BLOCK.at("framegate.tap.write.errors")
@@ -264,6 +265,7 @@ class Publisher:
         cells[TAP_SAMPLED] = tap.dropped_sampled
         cells[TAP_CLOSED] = tap.dropped_closed
         cells[TAP_UNDELIVERED] = tap.dropped_undelivered
+        cells[TAP_ENDS] = tap.dropped_ends
         cells[TAP_MATCHED_BYTES] = tap.bytes_matched
         cells[TAP_BYTES] = tap.thread.bytes_flushed
         cells[TAP_ERRORS] = tap.thread.write_errors

@@ -4,13 +4,14 @@ Every block is read and its CRC checked, each segment is read up to its seal, ea
 fault, and the frames that totals count in it are missing.
 """
 
+import collections
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from framegate.proxy.tap.expected import expected_end, is_written, ledger_faults
-from framegate.proxy.tap.ledger import Ledger, StreamRecord, is_recovery, read_ledger, run_of
+from framegate.proxy.tap.ledger import Ledger, Span, StreamRecord, is_recovery, read_ledger, run_of
 from framegate.proxy.tap.log_reader import (
     BlockRef,
     Joiner,
@@ -46,6 +47,10 @@ class Verdict:
     # there is a window, no fault, and every window is complete, except those that retention cut or that are being written. A window is complete when
     # all its rows are; streams without such a row saw nothing then.
     complete: bool
+    # between which times frames may be missing without a row, according to ``faults``, wall clock; both ends belong to it
+    doubts: list[Span] = dataclasses.field(default_factory=list)
+    # ends of connections that are not in the log, by reason; no frames are missing for that
+    lost_ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
@@ -70,13 +75,24 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         sleep(RETRY_S)
         later = _Later(directory, ledger, before)
         retries -= 1
-    faults = list(ledger_faults(later.ledger, later.strangers()))
-    faults += [fault for reading in readings for fault in reading.check(later)]
-    faults += _gone(later, set(names), live)
+    found = [_Flaw(fault, 0) for fault in ledger_faults(later.ledger, later.strangers())]
+    found += [flaw for reading in readings for flaw in reading.check(later)]
+    found += _gone(later, set(names), live)
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
-    sound = not faults and bool(rows) and all(row.state in _WHOLE for row in rows)
-    return Verdict(rows, faults, sound)
+    sound = not found and bool(rows) and all(row.state in _WHOLE for row in rows)
+    ends = sum((account.lost_ends for account in accounts.values()), collections.Counter[str]())
+    return Verdict(rows, [flaw.text for flaw in found], sound, [(flaw.from_ns, flaw.until_ns) for flaw in found], ends)
+
+
+@dataclasses.dataclass(slots=True)
+class _Flaw:
+    """A fault."""
+
+    text: str  # in words
+    # from_ns, until_ns: frames may be missing between these times, those of the last block before it and of the first one behind it
+    from_ns: int
+    until_ns: int = EVERYTHING
 
 
 class _Later:
@@ -153,16 +169,16 @@ def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
     return {run_of(stream): stream for stream in known if not is_recovery(stream)}
 
 
-def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
+def _gone(later: _Later, names: set[str], live: bool) -> Iterator[_Flaw]:
     """Faults of streams that no longer exist, or have no end, although nothing explains that."""
     for name, stream_record in later.before.streams.items():
-        taken = later.taken(name) or 0
+        taken, from_ns = later.taken(name) or 0, 0 if stream_record.recovery else stream_record.born_ns
         if stream_record.end is None and not live:
-            yield f"{name} was being written when its framegate ended: the next start says what is missing"
+            yield _Flaw(f"{name} was being written when its framegate ended: the next start says what is missing", from_ns)
         if name not in names and stream_record.end is not None and stream_record.end > taken:
-            yield f"{name} is gone: it ended at {stream_record.end}, retention took no more than what lies before {taken}"
+            yield _Flaw(f"{name} is gone: it ended at {stream_record.end}, retention took no more than what lies before {taken}", from_ns)
         elif stream_record.end is not None and not stream_record.settled and not stream_record.adopted:
-            yield f"{name} ended, and what it lacks could not be written down"
+            yield _Flaw(f"{name} ended, and what it lacks could not be written down", from_ns)
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
@@ -174,14 +190,12 @@ def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
 
 
 @dataclasses.dataclass(slots=True)
-class _Miss:
+class _Miss(_Flaw):
     """Blocks that were not found."""
 
-    text: str  # the fault in words
-    offset: int  # of the first of them
-    available: int | None  # where the log continues; None: nowhere
+    offset: int = 0  # of the first of them
+    available: int | None = None  # where the log continues; None: nowhere
     first: bool = False  # they lie before all blocks that exist
-    window: int = EVERYTHING  # of the first block behind them, once it is read
 
 
 class _Reading:
@@ -198,13 +212,15 @@ class _Reading:
         self._progress = progress
         self._joiner = Joiner()
         self._end = 0
-        self._found: list[str | _Miss] = []
+        # the time of the last block that was read
+        self._last_ns = 0 if stream_record is None or stream_record.recovery else stream_record.born_ns
+        self._found: list[_Flaw] = []
 
     def read(self) -> None:
         listed = segments(self._directory, self._stream)
         start = self._end = listed[0].base if listed else 0
         if start > 0:
-            self._found.append(_Miss(f"{self._stream}: what lies before {start} is gone", 0, start, first=True))
+            self._found.append(_Miss(f"{self._stream}: what lies before {start} is gone", self._last_ns, available=start, first=True))
         for segment in listed:
             self._expect_totals(segment)
         walk_past(self._directory, self._stream, start, self._take, self._note)
@@ -217,24 +233,31 @@ class _Reading:
             return
         end = None if seal is None or not segment.sealed or seal.flags & SEAL_CUT else seal.end
         if end is not None and segment.size > SEGMENT_HEADER_BYTES + end - segment.base:
-            self._found.append(f"{self._stream}: the segment at {segment.base} is longer than its seal says")
+            self._note_only(f"{self._stream}: the segment at {segment.base} is longer than its seal says")
         if seal is None and segment.sealed:
             self._account.proves = False
-            self._found.append(
+            self._note_only(
                 f"{self._stream}: the segment at {segment.base} is of a version before {SEALED_SINCE}: it says neither its end nor totals"
             )
+
+    def _note_only(self, text: str) -> None:
+        """Note a fault that is not of a time: nothing of the segment is missing, or its rows say so."""
+        self._found.append(_Flaw(text, EVERYTHING, 0))
 
     def _take(self, ref: BlockRef) -> None:
         self._end = ref.header.end
         block = read_block(ref, self._joiner)
         for item in self._found:
-            if isinstance(item, _Miss):
-                item.window = min(item.window, ref.header.last_ns // WINDOW_NS)
+            item.until_ns = min(item.until_ns, ref.header.last_ns)
+        self._last_ns = ref.header.last_ns
         self._account.add(block)
         self._progress(ref.header.block_len)
 
     def _note(self, error: LogError) -> None:
-        self._found.append(_Miss(str(error), error.offset, error.available) if isinstance(error, OffsetVanishedError) else str(error))
+        if isinstance(error, OffsetVanishedError):
+            self._found.append(_Miss(str(error), self._last_ns, EVERYTHING, error.offset, error.available))
+        else:
+            self._found.append(_Flaw(str(error), self._last_ns))
 
     def is_doubtful(self, later: _Later) -> bool:
         """Whether blocks are missing that retention may have deleted without a line in the ledger so far."""
@@ -248,7 +271,7 @@ class _Reading:
             return True
         return any(isinstance(item, _Miss) and self._is_taken(item, later) for item in self._found)
 
-    def check(self, later: _Later) -> Iterator[str]:
+    def check(self, later: _Later) -> Iterator[_Flaw]:
         """The faults. Windows that lack data deleted by retention are marked as cut."""
         for item in self._found:
             if not isinstance(item, _Miss):
@@ -256,13 +279,14 @@ class _Reading:
                 continue
             taken = self._is_taken(item, later)
             if taken or item.first:
-                self._account.cut_window = max(self._account.cut_window, item.window)
+                self._account.cut_window = max(self._account.cut_window, item.until_ns // WINDOW_NS)
             if not taken:
-                yield f"{item.text}, retention took no more than what lies before {later.taken(self._stream) or 0}"
+                text = f"{item.text}, retention took no more than what lies before {later.taken(self._stream) or 0}"
+                yield dataclasses.replace(item, text=text)
         if self._is_short(later):
-            yield f"{self._stream}: it ended at {self._known_end}, and is there up to {self._end} only"
+            yield _Flaw(f"{self._stream}: it ended at {self._known_end}, and is there up to {self._end} only", self._last_ns)
         if self._known_end is not None and self._end > self._known_end:
-            yield f"{self._stream}: it ended at {self._known_end}, and there is more, up to {self._end}"
+            yield _Flaw(f"{self._stream}: it ended at {self._known_end}, and there is more, up to {self._end}", self._last_ns)
 
     def _is_taken(self, miss: _Miss, later: _Later) -> bool:
         """Whether retention deleted all missing blocks. For a stream that the ledger does not know, blocks before the first one are not expected."""

@@ -11,12 +11,14 @@ from typing import Final
 
 from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
 from framegate.proxy.tap.expected import expected_end
-from framegate.proxy.tap.ledger import Ledger, content_of, read_ledger
+from framegate.proxy.tap.ledger import Ledger, Shipped, content_of, read_ledger
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import WINDOW_NS
-from framegate.proxy.tap.store import COPIES, store_at
+from framegate.proxy.tap.store import COPIES, node_of, store_at
 
 FOREVER_NS: Final = 1 << 62
+CLOCKS_NS: Final = 3600 * 10**9
+"""Clocks of a node, a reader and a store differ by less than this, and a clock is set back by less."""
 SILENT_INTERVALS: Final = 3  # a node is silent when it has not been heard for so many of its intervals
 _SILENT_LEAST_NS: Final = 30_000_000_000
 LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
@@ -69,12 +71,15 @@ def nodes_of(url: str) -> list[str]:
 
 def node_at(root: str, now_ns: int) -> Node:
     """What the stored ledger says of a node: one request. ``root``: its URL. ``now_ns``: wall clock. Raises OSError: the store cannot be read."""
-    name, ledger = root.rsplit("/", 1)[-1], read_ledger(root)
+    name, ledger = node_of(root), read_ledger(root)
     shipped = ledger.shipped
     if shipped is None:
         return Node(name, root, fault="there is no ledger of a shipper, so it is not known what was shipped")
     began = [stream_record.born_ns for stream_record in ledger.streams.values() if not stream_record.recovery]
     unfinished = _unfinished(ledger)
+    fault = f"the ledger is damaged: {ledger.damage}" if ledger.damage else place_fault(root, shipped)
+    if shipped.heard_ns - now_ns > CLOCKS_NS:
+        fault = fault or f"it says that it was heard {(shipped.heard_ns - now_ns) / 1e9:,.0f} s from now: its clock, or the one here, is wrong"
     silent_ns = max(SILENT_INTERVALS * shipped.interval_ms * 1_000_000, _SILENT_LEAST_NS)
     return Node(
         name,
@@ -86,8 +91,14 @@ def node_at(root: str, now_ns: int) -> Node:
         len(ledger.streams.keys() | shipped.streams.keys()),
         len(unfinished),
         sum(end for end, _ in shipped.streams.values()),
-        f"the ledger is damaged: {ledger.damage}" if ledger.damage else "",
+        fault,
     )
+
+
+def place_fault(root: str, shipped: Shipped) -> str:
+    """What is wrong with where a stored ledger is, in words; "": nothing."""
+    moved = shipped.node and shipped.node != node_of(root)
+    return f"its ledger was written for the node {shipped.node}" if moved else ""
 
 
 def until_of(ledger: Ledger) -> int:
@@ -119,25 +130,27 @@ def verify_node(
     COPIES.forget(root)  # what was damaged since is found
     node = node_at(root, now_ns)
     ledger = read_ledger(root)
-    faults = [node.fault] if node.fault else []
+    verdict = verify(root, progress, sleep)
+    faults, doubts = [*verdict.faults], [*verdict.doubts]
+    if node.fault and node.fault not in faults:
+        faults.append(node.fault)
     for stream, (end, _) in sorted(ledger.shipped.streams.items() if ledger.shipped else ()):
         listed = segments(root, stream)
         found = listed[-1].limit if listed else 0
         if found < end:
             faults.append(f"{stream}: it was shipped up to {end}, and is there up to {found} only")
-    verdict = verify(root, progress, sleep)
-    faults = [*verdict.faults, *(fault for fault in faults if fault not in verdict.faults)]
-    return node, dataclasses.replace(verdict, faults=faults, complete=verdict.complete and not faults)
+            doubts.append((max((row.last_window_ns for row in verdict.rows if row.stream == stream), default=0), FOREVER_NS))
+    return node, dataclasses.replace(verdict, faults=faults, complete=verdict.complete and not faults, doubts=doubts)
 
 
-def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] = ()) -> Iterator[Minute]:
-    """The minutes from the first to the last that any node has rows about. ``found``: each node with its rows. ``gone``: names of nodes that no
-    longer exist. What they had not shipped when they were last heard is lost, and later minutes do not wait for them.
+def minutes(found: Iterable[tuple[Node, Verdict]], gone: Container[str] = ()) -> Iterator[Minute]:
+    """The minutes from the first to the last that any node has rows about. ``found``: of ``verify_node``. ``gone``: names of nodes that no longer
+    exist. What they had not shipped when they were last heard is lost, and later minutes do not wait for them.
     """
     found = list(found)
     rows: dict[int, list[WindowRow]] = {}
-    for _, node_rows in found:
-        for row in node_rows:
+    for _, verdict in found:
+        for row in verdict.rows:
             for number in range(row.windows):
                 rows.setdefault(row.window_ns // WINDOW_NS + number, []).append(row)
     for window in range(min(rows), max(rows) + 1) if rows else ():
@@ -149,14 +162,21 @@ def minutes(found: Iterable[tuple[Node, list[WindowRow]]], gone: Container[str] 
         waiting = sorted(name for name, node in unsure.items() if node not in gone)
         heard = {node.name for node, _ in found if node.fault or window * WINDOW_NS <= node.heard_ns}
         taken = {node for node in unsure.values() if node in gone and node in heard}
+        faulty = {node.name for node, verdict in found if any(first < end_ns and window * WINDOW_NS <= last for first, last in verdict.doubts)}
         yield Minute(
             window * WINDOW_NS,
-            "lost" if bad or taken else "open" if waiting else "complete",
+            "lost" if bad or taken else "open" if waiting else "lost" if faulty else "complete",
             sum(row.seen for row in here),
             sum(row.lost + row.shared + abs(row.missing) for row in bad),
             sum(row.at_most for row in bad),
-            not taken and all(row.state == "lost" and not row.cut for row in bad),
-            sorted({*(reason for row in bad for reason in _reasons(row)), *(f"{name} is gone" for name in taken)}),
+            not taken and not faulty and all(row.state == "lost" and not row.cut for row in bad),
+            sorted(
+                {
+                    *(reason for row in bad for reason in _reasons(row)),
+                    *(f"{name} is gone" for name in taken),
+                    *(f"faults of {name}" for name in faulty),
+                }
+            ),
             waiting,
         )
 

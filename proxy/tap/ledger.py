@@ -142,6 +142,7 @@ class Shipped:
     # by name, the logical offset up to which the stream is in the store; and the time before which all frames are, or what is known of them, for a
     # stream without an end in the ledger
     streams: Mapping[str, tuple[int, int]]
+    node: str = ""  # the folder in which it was written; "": of a version that did not say so
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -295,6 +296,7 @@ def _shipped(record: Mapping[str, Any]) -> Shipped:
         writer=str(record.get("writer")),
         local_last=integer(record, "local_last"),
         streams={stream: (integer(facts, "end"), integer(facts, "until_ns")) for stream, facts in streams.items()},
+        node=str(record.get("node", "")),
     )
 
 

@@ -5,7 +5,8 @@ ledger, sends every sealed segment that the store lacks, and reads the ledger ag
 that it promises was sent, and every hole is a line of it. Then the stored ledger is replaced, ledger and progress in one request, so that a reader
 never sees one without the other. It is replaced only if nobody else has replaced it.
 
-A segment is sent, read back and compared by CRC. One that is there at the start, and that the stored ledger does not include yet, is read back, too.
+A segment is sent, read back and compared by CRC. One that is there at the start, and that the stored ledger does not include yet, is read back, too,
+and so is the stored ledger.
 
 The stored ledger keeps the streams of earlier logs of the node (a directory on a volume that was lost), and those that the node's ledger has dropped.
 
@@ -31,10 +32,11 @@ from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, Shipped, compacted, 
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.retention import SETTLED_NS
-from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError
+from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError, node_of
 
 CONSUMER: Final = "ship"  # the consumer of the log as which a shipper registers
 PASSES: Final = 5
+SENT: Final = 2  # how often a ledger is sent that the store does not take whole
 TOLD_AFTER_S: Final = 2.0  # what control tells is up to 1 s old, and what a processor publishes, a poll
 FAILED_BEFORE_NS: Final = 5_000_000_000  # a processor turns blocks of failed writes into gaps in its next poll
 START_NS: Final = 60_000_000_000  # at the start the clock may have been set back by this much a moment ago
@@ -292,6 +294,7 @@ class Shipper:
                 writer=self._writer,
                 local_last=ledger.last,
                 streams=self._facts(),
+                node=node_of(self._store.root),
             ),
         )
         self._report(names)
@@ -303,12 +306,30 @@ class Shipper:
         assert self._stored is not None, "it was read"
         content = merged(self._stored, ledger, shipped, shipped.heard_ns)
         try:
-            self._version = self._store.replace(LEDGER_NAME, content, self._version)
+            self._write(content)
         except (ConflictError, AbsentError) as error:
             self._stored = None  # it is read again next time
             raise StoreError(f"{self._store.root}/{LEDGER_NAME} was replaced: does another framegate have this node's name?") from error
         self._stored = ledger_of(content)
         self._wrote_s = self._monotonic_s()
+
+    def _write(self, content: bytes) -> None:
+        """Replace the stored ledger if it is the known one, and read it back. Raises ConflictError: it is another one; StoreError: the store has it,
+        but not whole.
+        """
+        for _ in range(SENT):
+            refused: ConflictError | None = None
+            try:
+                self._version = self._store.replace(LEDGER_NAME, content, self._version)
+            except ConflictError as error:
+                refused = error
+            stored, version = self._store.read(LEDGER_NAME)
+            if stored == content:  # also if it was refused: the answer to an earlier request was lost
+                self._version = version
+                return
+            if refused or self._version is None or version["e_tag"] != self._version["e_tag"]:
+                raise refused or ConflictError("it was replaced meanwhile")
+        raise StoreError(f"{self._store.root}/{LEDGER_NAME} is not what was sent")
 
 
 def merged(stored: Ledger, local: Ledger, shipped: Shipped, now_ns: int) -> bytes:

@@ -85,6 +85,11 @@ def place_of(path: str) -> tuple[str, str]:
     return root, f"{stream}/{name}"
 
 
+def node_of(root: str) -> str:
+    """The node's name, of the root of its log."""
+    return root.rstrip("/").rsplit("/", 1)[-1]
+
+
 @functools.lru_cache(maxsize=64)
 def _client(base: str) -> "ObjectStore":
     """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity."""
@@ -157,6 +162,12 @@ class Store:
                 return None
 
         return self._wrapped(whole)
+
+    def size(self, name: str) -> int:
+        """Of an object, in bytes."""
+        import obstore
+
+        return self._wrapped(lambda: obstore.head(self._client, self._name(name))["size"])
 
     def part(self, name: str, start: int, end: int) -> tuple[memoryview, int]:
         """The bytes of an object from ``start`` to ``end``, fewer where it ends before; and its size."""
@@ -253,7 +264,10 @@ class Copies:
                 self._files.move_to_end(path)
                 return _reopened(self._files[path][0])
         root, name = place_of(path)
-        copy, temporary = tempfile.mkstemp(prefix="framegate-")
+        try:
+            copy, temporary = tempfile.mkstemp(prefix="framegate-")
+        except FileNotFoundError as error:  # it is not the segment that is gone
+            raise StoreError(f"copies of segments need a folder for temporary files that can be written, as TMPDIR names one: {error}") from None
         try:
             os.unlink(temporary)
             with open(copy, "wb", closefd=False) as file:

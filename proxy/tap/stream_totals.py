@@ -1,5 +1,6 @@
 """Adds up the blocks of a stream and of its recovery stream, by listener, direction and window, for ``completeness``."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -59,6 +60,7 @@ class StreamTotals:
         self._tapped: set[Pair] = set()
         self.cut_window = -1  # windows up to this one may lack deleted data
         self.proves = True  # False: some of it is of a version without totals
+        self.lost_ends: collections.Counter[str] = collections.Counter()  # ends of connections that are not in the log, by reason
 
     def _at(self, listener: str | None, direction: str, window: int) -> WindowRow:
         key = (listener, direction, window)
@@ -71,6 +73,8 @@ class StreamTotals:
         for row in block.rows:
             if row.kind == record.KIND_FRAMES:
                 self._add_frames(block, row)
+            elif row.kind == record.KIND_CONNECTION and row.connection < 0:
+                self.lost_ends[record.REASONS[row.reason]] += row.lost_frames
         for gap in block.gaps():
             self._add_gap(gap)
         for totals in block.totals():

@@ -99,6 +99,7 @@ class TapWriter:
         self.dropped_sampled: i64 = 0
         self.dropped_closed: i64 = 0
         self.dropped_undelivered: i64 = 0
+        self.dropped_ends: i64 = 0  # ends of connections that are, or will be, in the log as a number only
         self.blocks_handed: i64 = 0  # blocks given to the thread
         self.watched: dict[str, RuleUse] = {}  # rules that are turned off above a limit of losses, by name
         self._flush_size: i64 = config.flush_size
@@ -268,6 +269,7 @@ class TapWriter:
             return
         lost = Gap(connection=NO_CONNECTION, direction=end.direction, reason=reason, listener=end.listener, from_ns=end.until_ns)
         lost.add(1, 0, end.until_ns)
+        self.dropped_ends += 1
         self._lost_ends.remember(lost)
 
     def _unsaid(self) -> int:

@@ -48,11 +48,16 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
     assert set(SCHEMA["properties"]["sidecar"]["properties"]) == set(VALUES["sidecar"])
     used = set(re.findall(r"\.Values\.(\w+)", "".join(path.read_text() for path in (CHART / "templates").iterdir())))
     assert used == set(VALUES)
-    bad = ({"replicas": 0}, {"onFault": "ignore"}, {"failurePolicy": "fail"}, {"colour": 1}, {"timeoutSeconds": 4}, {"timeoutSeconds": 31},
-           {"issuerRef": {"kind": "Issuer"}}, {"sidecar": {"secrets": ["a"]}}, {"sidecar": {"cpu": "1.5m"}}, {"image": ""})  # fmt: skip
+    bad = ({"replicas": 0}, {"onFault": "ignore"}, {"failurePolicy": "fail"}, {"b": 1}, {"timeoutSeconds": 4}, {"timeoutSeconds": 31},
+           {"issuerRef": {"kind": "Issuer"}}, {"sidecar": {"secrets": ["a"]}}, {"sidecar": {"cpu": "1.5m"}}, {"image": "a b"},
+           {"image": "a@sha256:b"}, {"sidecar": {"envSecret": "A"}})  # fmt: skip
     for values in bad:
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(values, SCHEMA)
+            jsonschema.validate({**VALUES, **values}, SCHEMA)
+    for name in ("sidecar", "namespaceSelector", "resources"):
+        with pytest.raises(jsonschema.ValidationError, match=f"'{name}' is a required property"):
+            jsonschema.validate({key: value for key, value in VALUES.items() if key != name}, SCHEMA)
+    jsonschema.validate({**VALUES, "sidecar": {"cpu": 2}}, SCHEMA)
 
 
 @pytest.mark.skipif(HELM is None, reason="helm is not installed")
@@ -60,7 +65,11 @@ def test_helm_lints_the_chart_and_what_it_renders_is_valid() -> None:
     linted = subprocess.run([str(HELM), "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False, timeout=60)
     assert linted.returncode == 0, linted.stdout
     issuer = ("--set", "issuerRef.kind=ClusterIssuer,issuerRef.name=a")
-    for words in ((), issuer, ("--set", "config=node: a,replicas=1,sidecar.secrets={s=/sasl},sidecar.anyUser=true")):
+    for words in (
+        (),
+        issuer,
+        ("--set", "config=node: a,replicas=1,sidecar.cpu=0.5,sidecar.secrets={s=/sasl},sidecar.envSecret=e,sidecar.anyUser=true"),
+    ):
         for version in ("1.29", "1.36"):
             objects = template(*words, version=version)
             for item in objects:

@@ -105,9 +105,9 @@ def test_all_broken_rules_are_reported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("over", "allowed"), [(-1, True), (0, True), (1, False)])
-def test_the_sidecar_has_130_mib_and_no_more(tmp_path: Path, over: int, allowed: bool) -> None:
+def test_the_sidecar_has_110_mib_and_no_more(tmp_path: Path, over: int, allowed: bool) -> None:
     image = image_archive.read(archive(tmp_path / "x.tar", layer(GOOD), config=CONFIG))
-    image.size = (130 << 20) + over
+    image.size = (110 << 20) + over
     assert (list(image_archive.faults(image, "framegate", EPOCH)) == []) is allowed
     assert list(image_archive.faults(image, "spark", EPOCH)) == []
 

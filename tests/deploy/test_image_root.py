@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,22 @@ def test_bytecode_is_never_checked_against_its_source_and_names_it_where_it_will
     assert pycs[0] == pycs[1]
 
 
+def test_bytecode_takes_the_place_of_its_source_except_of_framegates_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    for name in ("framegate/own.py", "other/__init__.py", "other/module.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("WORDS = __name__\n")
+    (tmp_path / "other" / "compiled.py").touch()
+    (tmp_path / "other" / "compiled.cpython-313.so").touch()
+    image_root.compile_bytecode(tmp_path, [tmp_path])
+    image_root.leave_out_sources(tmp_path, tmp_path / "framegate")
+    assert {path.name for path in (tmp_path / "other").iterdir()} == {"__init__.pyc", "module.pyc", "compiled.py", "compiled.cpython-313.so"}
+    assert {path.name for path in (tmp_path / "framegate").iterdir()} == {"own.py", "__pycache__"}
+    words = "from other import module; from framegate import own; print(module.WORDS, own.WORDS)"
+    done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {words}"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("other.module framegate.own\n", "")
+
+
 def test_a_source_that_cannot_be_compiled_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def\n")
     with pytest.raises(image_root.MissingError, match="compiled"):
@@ -68,6 +86,8 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     for name in ("__init__.py", "_mapping.py", "fortran.py"):
         (environment / "lib" / "pygments" / "lexers" / name).touch()
     (environment / "lib" / "types.pyi").touch()
+    (environment / "lib" / "certifi").mkdir()
+    (environment / "lib" / "certifi" / "cacert.pem").write_text("authorities")
     (environment / "lib" / "compiled.so").write_bytes(b"\x7fELF")
     deploying.program(tmp_path / "tools", "strip", f'echo "$@" >> {tmp_path}/stripped')
     monkeypatch.setenv("PATH", f"{tmp_path}/tools")
@@ -77,7 +97,9 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     target = root / environment.relative_to("/")
     assert {path.name for path in (target / "bin").iterdir()} == {"python", "framegate"}
     assert (target / "bin" / "python").is_symlink()
-    assert {path.name for path in (target / "lib").rglob("*")} == {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so"}
+    kept = {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so", "certifi", "cacert.pem"}
+    assert {path.name for path in (target / "lib").rglob("*")} == kept
+    assert (target / "lib" / "certifi" / "cacert.pem").readlink() == image_root.CERTIFICATES
     assert (tmp_path / "stripped").read_text() == f"--strip-unneeded {target}/lib/compiled.so\n"
 
 

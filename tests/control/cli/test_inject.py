@@ -82,7 +82,7 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     words = (
         "--image r/framegate:2 --memory 1GiB --cpu 500m --tls-secret t --config-map c --secret s=/sasl --certificate ClusterIssuer/ca --dns-name x"
     )
-    more = "--network-policy --pod-monitor --disruption-budget --tap-claim tap --tap-claim-size 1GiB"
+    more = "--env-secret e --network-policy --pod-monitor --disruption-budget --tap-claim tap --tap-claim-size 1GiB"
     labelled = POD.replace("{name: a}", "{name: a, labels: {app: a}}")
     (folder / "pod.yaml").write_text(labelled)
     done = run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", *words.split(), *more.split())
@@ -96,7 +96,7 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("a-pod-t", ["x"])
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
     container = sidecar(done.stdout)
-    assert container["image"] == "r/framegate:2"
+    assert (container["image"], container["envFrom"]) == ("r/framegate:2", [{"secretRef": {"name": "e"}}])
     assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
     assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
 
@@ -172,6 +172,7 @@ def test_a_file_that_secrets_of_certificates_do_not_hold_is_told(folder: Path) -
     [
         "--cpu 0", "--cpu x", "--cpu 0.0001", "--cpu 1.5m", "--memory x", "--secret a", "--secret A=/x", "--secret a=x", "--certificate Other/x",
         "--certificate X", "--tap-claim A", "--tls-secret -", "--probes tcp", "--in-place --output x", "--tap-claim-size 1GiB", "-f missing.yaml",
+        "--env-secret E",
         "--no-fs-group", "--memory 47MiB", "--image a:b@sha256:0", "--image -a", "--dns-name not_a_name", "--dns-name a..b", "--dns-name *.*.b",
         "--secret a=/", "--secret a=//", "--secret a=/opt/framegate/", "--secret a=/usr/share", "--secret a=/x/../etc", "--secret a=/proc/self",
     ],

@@ -1,5 +1,7 @@
 """What verify shows."""
 
+import collections
+import dataclasses
 import io
 import json
 import sys
@@ -34,6 +36,18 @@ def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture
     assert [row.split()[-1] for row in rows] == ["complete", "lost", "complete"]
     assert rows[1].split()[:6] == ["s", "main", "request", "2023-11-14", "22:14", "1"]
     assert last == "not complete: 1 fault; windows: 2 complete, 1 lost"
+
+
+@pytest.mark.parametrize("ends", [{}, {"disk_full": 1}, {"queue_full": 2000, "disk_full": 5}])
+def test_ends_of_connections_that_are_lost_are_a_line_and_change_no_verdict(capsys: pytest.CaptureFixture[str], ends: dict[str, int]) -> None:
+    given = dataclasses.replace(verdict("complete"), lost_ends=collections.Counter(ends))
+    print_verdict(given, True, "table", NOTHING)
+    *shown, last = capsys.readouterr().out.splitlines()
+    number = "2,005 (disk_full 5, queue_full 2,000)" if len(ends) > 1 else "1 (disk_full 1)"
+    assert shown == ([f"ends of connections that are not in the log: {number}"] if ends else [])
+    assert (last, exit_code(given, NOTHING)) == ("complete: windows: 1 complete", 0)
+    print_verdict(given, True, "json", NOTHING)
+    assert json.loads(capsys.readouterr().out)["lost_ends"] == ends
 
 
 @pytest.mark.parametrize(

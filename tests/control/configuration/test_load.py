@@ -3,7 +3,8 @@ import socket
 
 import pytest
 
-from framegate.control.configuration.load import examine
+from framegate.control.configuration.load import examine, judge
+from framegate.control.configuration.reading import read_document
 
 GOOD = """\
 node: edge-1
@@ -31,18 +32,28 @@ def test_a_fault_of_this_machine_only_leaves_a_model(tmp_path: pathlib.Path) -> 
     assert examine(path).model is None
 
 
-def test_without_a_node_the_name_of_the_host_is_used(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_node_the_variable_or_else_the_name_of_the_host_is_used(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "framegate.yaml"
-    monkeypatch.setattr(socket, "gethostname", lambda: "orders-6d5f-x2x7l")
+    monkeypatch.setattr(socket, "gethostname", lambda: "host")
     found = []
-    for line in ("node: edge-1\n", "", 'node: ""\n'):
-        path.write_text(GOOD.replace("node: edge-1\n", line))
-        config = examine(path).config
-        assert config is not None
-        found.append(config.node)
-    assert found == ["edge-1", "orders-6d5f-x2x7l", "orders-6d5f-x2x7l"]
+    for variable in ("", "orders-6d5f-x2x7l"):
+        monkeypatch.setenv("FRAMEGATE_NODE", variable)
+        for line in ("node: edge-1\n", "", 'node: ""\n'):
+            path.write_text(GOOD.replace("node: edge-1\n", line))
+            config = examine(path).config
+            assert config is not None
+            found.append(config.node)
+    assert found == ["edge-1", "host", "host", "edge-1", "orders-6d5f-x2x7l", "orders-6d5f-x2x7l"]
+
+
+def test_the_name_of_this_host_is_not_judged_for_another_machine(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "framegate.yaml"
     monkeypatch.setattr(socket, "gethostname", lambda: "x" * 64)
-    assert [fault.key for fault in examine(path).faults] == ["node"]
+    found = []
+    for line in ("", 'node: ""\n', f"node: {'x' * 64}\n"):
+        path.write_text(GOOD.replace("node: edge-1\n", line))
+        found.append([[(fault.key, fault.value[:2]) for fault in judge(read_document(path), machine=machine).faults] for machine in (True, False)])
+    assert found == [[[("node", "xx")], []]] * 2 + [[[("node", "xx")]] * 2]
 
 
 def test_the_zone_comes_from_the_file_or_else_from_the_environment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_behind_wrong_values_the_rest_of_the_file_is_examined(tmp_path: Path) ->
     cases: dict[str, tuple[dict[str, Any], set[str]]] = {
         "an unknown key": ({"colour": "red"}, {"up"}),
         "a wrong value": ({"listeners": [{**good, "max_receive_size": "lots"}]}, {"up"}),
+        "a listener that names no upstream, and no other": ({"listeners": [{**good, "upstream": "none"}], "node": "a b"}, {"up"}),
         "an entry without two keys beside a good one": ({"listeners": [{"name": "a"}, good, {"name": "b", "upstream": "none"}]}, {"up"}),
         "an upstream without endpoints, and the listener in front of it": (
             {

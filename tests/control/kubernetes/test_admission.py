@@ -21,6 +21,7 @@ listeners: [{name: a, address: "0.0.0.0:7000", upstream: u, max_receive_size: 1M
 upstreams: [{name: u, endpoints: ["127.0.0.1:9190"]}]
 drain: {timeout: 25s}
 """
+KIND = {"group": "", "version": "v1", "kind": "Pod"}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app-7", "uid": "u-1", "controller": True}
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -47,8 +48,7 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 
 def ask(api_server: FakeApiServer, item: dict[str, Any], default: str | None = CONFIGURATION, *, admit: bool = False, **more: Any) -> dict[str, Any]:
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": "7", "operation": "CREATE", "kind": kind, "namespace": "ns", "object": item, **more}
+    request = {"uid": "7", "operation": "CREATE", "kind": KIND, "namespace": "ns", "object": item, **more}
     return Admission(Cluster(api_server.account), Options(), default, admit=admit).answer(request)
 
 
@@ -89,7 +89,8 @@ def test_a_pod_is_left_alone_when_it_has_framegate_or_does_not_want_it(api_serve
     once = patched(POD, ask(api_server, POD))
     by_others = pod(initContainers=[{"name": "framegate"}])
     off = pod(labels={"framegate.io/inject": "false"})
-    for item in (once, by_others, off):
+    static = pod(annotations={"kubernetes.io/config.mirror": "7"})
+    for item in (once, by_others, off, static):
         assert ask(api_server, item) == {"uid": "7", "allowed": True}
     for more in ({"operation": "UPDATE"}, {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}}):
         assert ask(api_server, POD, **more) == {"uid": "7", "allowed": True}
@@ -99,10 +100,17 @@ def test_a_pod_is_left_alone_when_it_has_framegate_or_does_not_want_it(api_serve
 def test_annotations_name_configuration_and_certificate(api_server: FakeApiServer) -> None:
     text = CONFIGURATION.replace("limits:", "tls: {certificate: /tls/tls.crt, key: /tls/tls.key}, limits:")
     api_server.objects["/api/v1/namespaces/ns/configmaps/mine"] = {"data": {"framegate.yaml": text}}
-    item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-secret": "s"})
+    item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-secret": "s", "framegate.io/env-secret": "e"})
     after = patched(item, ask(api_server, item, None))
     assert after["metadata"]["annotations"]["framegate.io/configuration"] == text
     assert [each["secret"]["secretName"] for each in after["spec"]["volumes"] if "secret" in each] == ["s"]
+    assert after["spec"]["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "e"}}]
+    names = ("config", "tls-secret", "tls-volume", "env-secret")
+    empty = pod(annotations={f"framegate.io/{name}": "" for name in names})
+    request = {"uid": "7", "operation": "CREATE", "kind": KIND, "namespace": "ns", "object": empty}
+    answer = Admission(Cluster(api_server.account), Options(env_secret="e"), text, admit=False).answer(request)
+    assert "envFrom" not in patched(empty, answer)["spec"]["initContainers"][0]
+    assert [each["secret"]["secretName"] for each in patched(empty, answer)["spec"]["volumes"] if "secret" in each] == ["framegate-tls"]
     item = pod(annotations={"framegate.io/config": "mine", "framegate.io/tls-volume": "spiffe"}, volumes=[{"name": "spiffe", "csi": {"driver": "d"}}])
     after = patched(item, ask(api_server, item, None))
     sidecar = after["spec"]["initContainers"][0]

@@ -94,6 +94,13 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
     assert {"name": "FRAMEGATE_ADDRESS", "value": "unix:/admin/a.sock"} in container["env"]
 
 
+def test_a_secret_becomes_environment_which_framegates_own_variables_precede() -> None:
+    containers = [pod_template(Options(env_secret=name), DEFAULT_REQUIREMENTS)["spec"]["initContainers"][0] for name in (None, "s3")]
+    assert [container.get("envFrom") for container in containers] == [None, [{"secretRef": {"name": "s3"}}]]
+    assert containers[0]["env"] == containers[1]["env"]
+    assert {"name": "FRAMEGATE_NODE", "value": "$(POD_NAME)"} in containers[1]["env"]
+
+
 def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
     group = {"fsGroup": 10001, "fsGroupChangePolicy": "OnRootMismatch"}
     assert pod_template(Options(tap_claim="mine"), DEFAULT_REQUIREMENTS)["spec"]["securityContext"] == group

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import datetime
+import functools
 import json
 import os
 import signal
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 
-from framegate.control.kubernetes import webhook
+from framegate.control.cli.commands import main
+from framegate.control.kubernetes import cluster, webhook
 from framegate.control.kubernetes.admission import Admission
 from framegate.control.kubernetes.cluster import Cluster, ClusterError
 from framegate.control.kubernetes.sidecar import Options
@@ -103,6 +106,24 @@ def test_requests_are_told_apart(api_server: FakeApiServer) -> None:
     old = {**REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}
     for body in (b"", b"\xff", [], {}, old, {**REVIEW, "request": None}, {**REVIEW, "request": {"uid": "7"}}):
         assert status("POST", "/inject", body) == 400
+
+
+def test_a_configuration_that_no_pod_could_have_ends_it_at_once_with_every_reason(
+    api_server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster, "Cluster", functools.partial(Cluster, api_server.account))
+    path = tmp_path / "framegate.yaml"
+    cases = {
+        CONFIGURATION.replace("upstream: u,", "upstream: v,").replace("25s", "x"): ["line 4: listeners[0].upstream", "line 6: drain.timeout"],
+        CONFIGURATION.replace("0.0.0.0:9901", "127.0.0.1:9901"): ["which the kubelet cannot reach"],
+        CONFIGURATION.replace("limits:", "tls: {certificate: /a/tls.crt, key: /b/tls.key}, limits:"): ["add --secret NAME=/b"],
+        CONFIGURATION + "#" * 200_001: ["more than 200000 bytes"],
+    }
+    for text, words in cases.items():
+        path.write_text(text)
+        done = CliRunner().invoke(main, ["webhook", "--name", "a", "--config", str(path)])
+        said = done.stderr.splitlines()
+        assert (done.exit_code, [word in line for word, line in zip(words, said, strict=True)]) == (2, [True] * len(words)), said
 
 
 def test_it_serves_reviews_with_the_certificate_of_the_files_until_a_signal(

@@ -18,7 +18,7 @@ from framegate.proxy.pipeline import columns, delta
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema
 from framegate.proxy.pipeline.delta import APPLICATION, DeltaTables, Maintenance, TableError, batch_of, files_of, open_table
 from framegate.proxy.pipeline.kafka_tables import State
-from framegate.proxy.pipeline.place import Folder, place_of
+from framegate.proxy.pipeline.place import UNFINISHED, Folder, place_of
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.tap.store import StoreError
 from tests.fakes.jobs import table as rows_in
@@ -184,14 +184,14 @@ def test_a_store_that_refuses_or_loses_its_answers_gets_each_row_once(s3: S3) ->
                 try:
                     tables = DeltaTables(output)
                     if tables.batches().get("frames", -1) < batch:
-                        tables.write_state(batch, State(topics={"id": str(batch)}))
+                        tables.write_state(tables.read_state(batch), State(topics={"id": str(batch)}))
                         write(tables, batch, START, size=batch)
                     break
                 except (TableError, StoreError) as error:
                     said.append(str(error))
             s3.fault = lambda method, path: None
             assert sorted(row["size"] for row in rows_in(output, "frames", "size")) == list(range(batch + 1)), (done, method, part)
-            assert DeltaTables(output).read_state(batch + 1).topics["id"] == str(batch)
+            assert DeltaTables(output).read_state(batch + 1).before.topics["id"] == str(batch)
             batch += 1
     assert said
     assert not any("\n" in text or "\x1b" in text for text in said)
@@ -251,18 +251,31 @@ def test_the_tables_of_the_version_before_get_the_tables_and_columns_of_this_one
     ]
 
 
-def test_a_state_is_that_of_the_batch_before_and_two_are_kept(output: Output) -> None:
+def test_a_state_is_that_of_the_batch_before_and_of_its_last_attempt_and_two_are_kept(output: Output) -> None:
     tables = DeltaTables(output)
-    assert tables.read_state(5).topics == {}
+
+    def keep(batch: int, **state: Any) -> None:
+        tables.write_state(tables.read_state(batch), State(**state))
+
+    assert tables.read_state(5)[:2] == (State(), None)
     for batch in range(12):
-        tables.write_state(batch, State(topics={"id": str(batch)}))
-    assert [tables.read_state(batch).topics["id"] for batch in (11, 12, 99)] == ["10", "11", "11"]
-    tables.write_state(11, State(topics={"id": "again"}))
-    assert (tables.read_state(11).topics["id"], tables.read_state(12).topics["id"]) == ("10", "again")
-    assert len(tables.place.names(delta.STATES)) <= 3
-    assert tables.known_ends(12) is None
-    tables.write_state(12, State(known_ends={"edge/a": 7, "edge/b": None}))
-    assert DeltaTables(output).known_ends(12) == {"edge/a": 7, "edge/b": None}, "the next attempt at the batch takes the same"
+        keep(batch, topics={"id": str(batch)})
+    assert [tables.read_state(batch).before.topics["id"] for batch in (11, 12, 99)] == ["10", "11", "11"]
+    for number in range(11):  # attempts at the last batch
+        keep(11, topics={"id": f"again {number}"})
+    keep(11, topics={"id": "again 10"})
+    assert (tables.read_state(11).before.topics["id"], tables.read_state(12).before.topics["id"]) == ("10", "again 10")
+    assert len(tables.place.names(delta.STATES)) == 1 + 12
+    tables.place.create(f"{delta.STATES}/killed{UNFINISHED}", b"")
+    for ends in ({"edge/a": 7, "edge/b": None}, {"edge/a": 8}):
+        keep(12, known_ends=ends)
+        found = DeltaTables(output).read_state(12).earlier
+        assert found is not None
+        assert found.known_ends == ends, "the next attempt at the batch takes the same"
+    assert len(tables.place.names(delta.STATES)) == 12 + 2, "the batches 11 and 12"
+    tables.place.create(f"{delta.STATES}/13.arrow", b"torn")
+    with pytest.raises(TableError, match=r"_requests/13.arrow cannot be read: [^\n]+$"):
+        tables.read_state(14)
 
 
 def test_a_table_without_rows_for_long_takes_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

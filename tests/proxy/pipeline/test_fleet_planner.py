@@ -1,7 +1,8 @@
-"""Plans over a store, a folder here: what a batch takes, what it costs in requests, and that damage of any object is an error or a gap."""
+"""Plans over a store, a folder here: what a batch takes, and what it costs in requests. Damage of objects: ``test_store_damage``."""
 
 import collections
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from framegate.proxy.pipeline.loss import DataLossError, Loss
 from framegate.proxy.pipeline.planner import Part, Slice
 from framegate.proxy.pipeline.position import FleetPosition
 from framegate.proxy.pipeline.slices import read_slice
-from framegate.proxy.pipeline.wanted import CLOCKS_NS, Wanted
-from framegate.proxy.tap.fleet import FOREVER_NS
+from framegate.proxy.pipeline.wanted import Wanted
+from framegate.proxy.tap.fleet import CLOCKS_NS, FOREVER_NS
 from framegate.proxy.tap.store import Store, StoreError
 from tests.fakes.kept_tap import START, in_segments
-from tests.fakes.shipped import MINUTE_NS, ShippedTap, damages
+from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
 Tap = Callable[[str], ShippedTap]
 
@@ -211,6 +212,10 @@ def test_a_node_is_heard_when_all_that_it_had_shipped_is_read_and_once_a_minute(
     tap.later(10)
     tap.look({processor.stream: (tap.now_ns - 1, 0)})
     assert all_of(planner, at) == (at, []), "not yet"
+    tap.now_ns = time.time_ns() + 2 * CLOCKS_NS
+    tap.look({processor.stream: (tap.now_ns - 1, 0)})
+    assert all_of(planner, at) == (at, []), "a clock is wrong"
+    tap.now_ns = time.time_ns()
     tap.tap.end(processor)
     tap.leave()
     tap.look()
@@ -281,11 +286,13 @@ def test_what_retention_took_before_it_was_shipped_is_a_gap_at_the_beginning_and
 
 def test_a_node_that_is_gone_or_whose_ledger_is_another_is_an_error_and_one_gap(node: Tap) -> None:
     one, two = node("a"), node("b")
+    two.look()
+    ledger = next(path for path in two.objects() if path.suffix == ".jsonl")
+    before = ledger.read_bytes()
     for tap, name in ((one, "a"), (two, "b")):
         tap.tap.end(in_segments(tap.tap, 2, node=name))
         tap.look()
     at, _ = all_of(new(one))
-    ledger = next(path for path in two.objects() if path.suffix == ".jsonl")
     whole = ledger.read_bytes()
     other = next(path for path in one.objects() if path.suffix == ".jsonl").read_bytes()
 
@@ -296,7 +303,8 @@ def test_a_node_that_is_gone_or_whose_ledger_is_another_is_an_error_and_one_gap(
         ledger.parent.with_name("moved").rename(two.folder / "moved")
 
     for harm, message in (
-        (lambda: ledger.write_bytes(other), "was replaced: it lacks streams that were there"),
+        (lambda: ledger.write_bytes(other), "its ledger was written for the node a"),
+        (lambda: ledger.write_bytes(before), "was replaced: it lacks streams that were there"),
         (lambda: ledger.write_bytes(whole[:-5]), "does not say what was shipped"),
         (ledger.unlink, "has no ledger any more"),
         (gone, "has no node b any more"),
@@ -310,49 +318,3 @@ def test_a_node_that_is_gone_or_whose_ledger_is_another_is_an_error_and_one_gap(
         assert all_of(new(one, fail_on_data_loss=False), after)[1] == [], "it is said once"
         if ledger.parent.exists():
             ledger.write_bytes(whole)
-
-
-def notices(read_all: Callable[[], object]) -> bool:
-    try:
-        read_all()
-    except DataLossError:
-        return True
-    return False
-
-
-def test_damage_of_any_object_is_noticed_by_verify_by_a_strict_query_and_by_the_tables_of_one_that_goes_on(node: Tap) -> None:
-    """Without a ledger, or with a stale one, who reads for the first time finds a node that was not heard since, and its minutes are open."""
-    tap = node("edge")
-    processor = in_segments(tap.tap, 4)
-    tap.look({processor.stream: (START + 4 * MINUTE_NS, 0)})
-    former = {path.name: path.read_bytes() for path in tap.objects()}
-    half, _ = all_of(new(tap))
-    for number in range(4, 7):
-        processor.block([bytes(600)], at_ns=START + number * MINUTE_NS)
-    tap.tap.end(processor)
-    tap.leave()
-    tap.look()
-    whole, found = all_of(new(tap))
-    assert whole.nodes["edge"].heard[1] == FOREVER_NS
-    silent = []
-    tried = 0
-    for what, path in damages(tap, former):
-        tried += 1
-        is_ledger, is_stale = path.suffix == ".jsonl", "stale" in what
-        node_now, verdict, _ = tap.verify()
-        not_heard = is_stale or what == "_ledger.jsonl deleted"
-        open_until = min(node_now.until_ns, START + 4 * MINUTE_NS)
-        readings = {
-            "verify": not verdict.complete or (is_stale and node_now.until_ns == open_until),
-            "batch": notices(lambda: all_of(new(tap))) or (not_heard and all_of(new(tap))[0].nodes["edge"].heard[1] == open_until),
-            "who has read all": not is_ledger or notices(lambda: new(tap).advance(whole)),
-            "who has read half": int(path.stem or 0) < half.nodes["edge"].streams[processor.stream] if not is_ledger else is_stale
-            or notices(lambda: all_of(new(tap), half)),
-            "go on": not_heard or any(isinstance(one, Loss) for one in all_of(new(tap, fail_on_data_loss=False), strict=False)[1]),
-        }  # fmt: skip
-        if not is_ledger and not readings["who has read half"]:
-            readings["who has read half"] = notices(lambda: all_of(new(tap), half))
-        silent += [f"{what}: {reading}" for reading, noticed in readings.items() if not noticed]
-    assert tried > 40
-    assert silent == []
-    assert all_of(new(tap))[1] == found

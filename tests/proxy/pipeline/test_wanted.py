@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 
 from framegate.proxy.pipeline.pyspark_framegate import register
-from framegate.proxy.pipeline.wanted import CLOCKS_NS, EVERYTHING, Wanted
+from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
+from framegate.proxy.tap.fleet import CLOCKS_NS
 from framegate.proxy.tap.ledger import StreamRecord
 from framegate.proxy.tap.log_reader import Segment
 from tests.fakes.cases import each_of

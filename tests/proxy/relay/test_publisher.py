@@ -220,7 +220,7 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     tap.thread.frames_flushed_request, tap.thread.frames_flushed_response, tap.thread.frames_gapped = 50, 5, 2
     tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
     tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
-    tap.thread.bytes_flushed, tap.thread.write_errors = 7, 8
+    tap.thread.bytes_flushed, tap.thread.write_errors, tap.dropped_ends = 7, 8, 9
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.tap.seen", "a", "request"), read("framegate.tap.seen", "a", "response")) == (100, 10)
@@ -229,6 +229,7 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     assert (read("framegate.tap.frames", "request"), read("framegate.tap.frames", "response")) == (50, 5)
     reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
     assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5, 6]
+    assert read("framegate.tap.connection.dropped") == 9
     assert (read("framegate.tap.matched.io"), read("framegate.tap.io"), read("framegate.tap.write.errors")) == (6, 7, 8)
     assert read("framegate.queue.usage", "tap") == tap.queued_bytes
     os.close(cells.descriptor)

@@ -1,4 +1,4 @@
-"""A fleet in a store: its nodes, its minutes; and that damage of the store is never taken for completeness."""
+"""A fleet in a store: its nodes, and its minutes. Damage of its objects: ``tests/proxy/pipeline/test_store_damage.py``."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.fleet import FOREVER_NS, minutes, node_at, nodes_of, verify_node
+from framegate.proxy.tap.fleet import CLOCKS_NS, FOREVER_NS, minutes, node_at, nodes_of, verify_node
 from tests.fakes.kept_tap import START, in_segments
-from tests.fakes.shipped import MINUTE_NS, ShippedTap, damages
+from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def others(edge: ShippedTap, tmp_path: Path) -> Iterator[Callable[[str], Shipped
 
 def states(*taps: ShippedTap) -> list[str]:
     found = [verify_node(tap.root, tap.now_ns) for tap in taps]
-    return [minute.state for minute in minutes((node, verdict.rows) for node, verdict in found)]
+    return [minute.state for minute in minutes(found)]
 
 
 def test_a_prefix_has_nodes_and_a_node_is_itself(edge: ShippedTap, others: Callable[[str], ShippedTap], tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_minute_is_open_while_any_node_was_not_heard_since_and_lost_if_any_los
     third.die(in_segments(third.tap, 1), 3)
     third.leave()
     third.look()
-    first, *_ = minutes([verify_node(tap.root, edge.now_ns)[0], verify_node(tap.root, edge.now_ns)[1].rows] for tap in (edge, third))
+    first, *_ = minutes(verify_node(tap.root, edge.now_ns) for tap in (edge, third))
     assert (first.state, first.at_most, first.reasons, first.waiting) == ("lost", 3, ["processor_died"], [])
     assert states(edge, second, third)[1:] == ["complete", "open", "open"]
 
@@ -98,7 +98,7 @@ def test_a_node_that_is_gone_is_not_waited_for_and_what_it_had_not_shipped_is_lo
     processor = in_segments(crashed.tap, 2, node="crashed")
     processor.writer.thread.seal(False)
     crashed.look({processor.stream: (START + 2 * MINUTE_NS, 0)})
-    found = [(node, verdict.rows) for node, verdict in (verify_node(tap.root, edge.now_ns, sleep=edge.slept.append) for tap in (edge, crashed))]
+    found = [verify_node(tap.root, edge.now_ns, sleep=edge.slept.append) for tap in (edge, crashed)]
     assert [minute.state for minute in minutes(found)] == ["complete", *["open"] * 5]
     judged = list(minutes(found, {"crashed"}))
     assert [minute.state for minute in judged] == ["complete", "lost", "lost", "complete", "complete", "complete"]
@@ -108,30 +108,28 @@ def test_a_node_that_is_gone_is_not_waited_for_and_what_it_had_not_shipped_is_lo
 # --- damage --------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_damage_of_any_object_is_never_complete(edge: ShippedTap, ended: bool) -> None:
-    processor = in_segments(edge.tap, 4)
-    facts = {processor.stream: (edge.now_ns, 0)}
-    edge.look(facts)
-    former = {path.name: path.read_bytes() for path in edge.objects()}
-    for number in range(4, 7):
-        processor.block([bytes(600)], at_ns=START + number * MINUTE_NS)
-    if ended:
-        edge.tap.end(processor)
-        edge.leave()
-    else:
-        processor.writer.thread.seal(False)
-    edge.look(facts)
-    _, verdict, found = edge.verify()
-    assert (verdict.complete, [minute.state for minute in found]) == (True, ["complete"] * 7 if ended else ["complete"] * 6 + ["open"])
-    taken_for_complete = []
-    for what, _ in damages(edge, former):
-        _, verdict, found = edge.verify()
-        # a stale ledger of a stream that goes on is a node that was not heard since
-        not_heard = "stale" in what and [minute.state for minute in found] == ["complete"] * 3 + ["open"] * 4
-        if verdict.complete and not not_heard:
-            taken_for_complete.append(what)
-    assert taken_for_complete == []
+def test_a_node_that_is_heard_from_a_later_time_is_not_complete_until_then(edge: ShippedTap) -> None:
+    """Its clock was wrong, and may have been set back since; what it sends then may be of any time before."""
+    processor = in_segments(edge.tap, 3)
+    processor.writer.thread.seal(False)
+    edge.look({processor.stream: (edge.now_ns, 0)})
+    for behind_ns, state in ((CLOCKS_NS, "running"), (CLOCKS_NS + 1, "unknown")):
+        edge.now_ns = edge.shipped.heard_ns - behind_ns
+        node, verdict, found = edge.verify()
+        assert (node.state, verdict.complete) == (state, state == "running")
+        assert any("its clock, or the one here, is wrong" in fault for fault in verdict.faults) is (state == "unknown")
+        assert [minute.state for minute in found] == (["complete"] * 2 if state == "running" else ["open"] * 2) + ["open"]
+
+
+def test_a_log_in_the_folder_of_another_node_is_a_fault(edge: ShippedTap) -> None:
+    edge.tap.end(in_segments(edge.tap, 1))
+    edge.leave()
+    edge.look()
+    folder = Path(edge.root.removeprefix("file://"))
+    shutil.copytree(folder, folder.with_name("copy"))
+    assert edge.verify()[1].complete
+    node, verdict = verify_node(f"{edge.url}/copy", edge.now_ns)
+    assert (node.state, verdict.faults) == ("unknown", ["its ledger was written for the node edge"])
 
 
 def test_an_older_ledger_does_not_hide_streams_that_came_later(edge: ShippedTap) -> None:

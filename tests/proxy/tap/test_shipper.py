@@ -13,6 +13,7 @@ from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.shipper import CONSUMER, Told
 from framegate.proxy.tap.store import AbsentError, StoreError
 from tests.fakes.kept_tap import HOUR_NS, START, in_segments
+from tests.fakes.s3 import S3
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
 S = 1_000_000_000
@@ -92,6 +93,31 @@ def test_what_the_store_garbles_on_the_way_is_not_taken_for_shipped(shipped: Shi
     with pytest.raises(StoreError, match="its CRC differs"):
         shipped.look()
     assert not read_ledger(shipped.root).present
+
+
+def test_a_ledger_that_the_store_takes_cut_off_or_whose_answer_is_lost_is_whole_in_the_end(tmp_path: Path, s3: S3) -> None:
+    """Without that, a node's last one would stay as it is, and the next shipper would take it for damaged."""
+    shipped = ShippedTap(tmp_path / "tap", url=s3.url)
+    shipped.tap.end(in_segments(shipped.tap, 2))
+    shipped.look()
+    shipped.leave()
+    left: list[int] = []
+    s3.fault = lambda method, path: left.pop() if method == "PUT" and path.endswith("_ledger.jsonl") and left else None
+    for kept in (0, 1, 50, 99):
+        for attempt in range(2):
+            left[:] = [kept] * (2 - attempt)
+            if attempt:
+                assert shipped.look()
+            else:
+                with pytest.raises(StoreError, match=r"_ledger\.jsonl is not what was sent"):
+                    shipped.look()
+            assert not left
+            assert shipped.verify()[1].complete is bool(attempt), (kept, attempt)
+    s3.refuses_done = True
+    for times in (1, 2):
+        left[:] = [503] * times
+        assert shipped.look(), "nobody else has replaced it"
+    assert shipped.verify()[1].complete
 
 
 def test_of_two_shippers_one_is_told_and_nothing_is_lost(shipped: ShippedTap) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_messages_have_no_credentials() -> None:
     assert store._clean(ValueError(said)) == "Generic S3 error: GET https://b.example/x?… (403)"
     assert store._clean(ValueError("PUT http://s/b in 56.8µs, after 2 retries")) == "PUT http://s/b, after 2 retries"
     assert store._clean(ValueError("")) == "ValueError"
+
+
+def test_without_a_folder_for_copies_a_segment_is_not_called_absent(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(folder, "s/0.seg", b"0")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(StoreError, match="TMPDIR") as caught:
+        Copies().open(f"{folder.root}/s/0.seg")
+    assert not isinstance(caught.value, FileNotFoundError)
 
 
 def test_copies_are_made_once_and_the_ones_used_longest_ago_are_deleted(folder: Store) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.gap import MAX_PENDING_ENDS, NO_CONNECTION
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.record import KIND_CONNECTION, KIND_TOTALS, KINDS, REASONS, WINDOW_NS
@@ -395,6 +396,7 @@ def test_ends_wait_for_a_full_disk_and_those_beyond_the_bound_are_counted(tmp_pa
     assert log.writer.flush_and_close(1000)
     assert sorted(ids(log)) == list(range(MAX_PENDING_ENDS))
     assert lost_ends(log) == ({("disk_full", "main"): extra} if extra else {})
+    assert (log.writer.dropped_ends, verify(str(log.root)).lost_ends) == (extra, {"disk_full": extra} if extra else {})
     log.assert_settled()
 
 
