@@ -241,7 +241,7 @@ class Channel(FdHandler):
         self.error = error
         self.closed_ns = self._loop.now_ns
         if self.lane is not None:
-            self._loop.forget_lane(self.lane)
+            self._loop.remove_lane(self, self.lane)
             self.lane = None
         self.read_half.close()
         self.write_half.close()
@@ -295,7 +295,7 @@ class Channel(FdHandler):
         """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``."""
         fast_path = self._loop.fast_path
         if fast_path is not None:
-            open_lane(fast_path, self, peer)
+            open_lane(self._loop, fast_path, self, peer)
 
     def close_lane(self) -> None:
         """Have Python see what comes next, and count what has come."""

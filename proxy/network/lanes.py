@@ -19,6 +19,7 @@ else:
 
 if TYPE_CHECKING:
     from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
 
 HAS_FAST_PATH: Final = IS_COMPILED
 
@@ -28,10 +29,10 @@ def new_fast_path(epoll: int) -> "FastPath | None":
     return FastPath(epoll) if HAS_FAST_PATH else None
 
 
-def open_lane(fast_path: "FastPath", channel: "Channel", peer: "Channel") -> None:
+def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer: "Channel") -> None:
     """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane."""
     if may_open(channel, peer):
-        lane, out = channel.lane or _new_lane(fast_path, channel), peer.lane or _new_lane(fast_path, peer)
+        lane, out = channel.lane or _new_lane(loop, channel), peer.lane or _new_lane(loop, peer)
         fast_path.open(lane, out, int(channel.read_half.receive.limit))
 
 
@@ -44,11 +45,11 @@ def may_open(channel: "Channel", peer: "Channel") -> bool:
     return receive.staged == 0 and not receive.cut and receive.fault == OK and writes.can_send and not writes.holding
 
 
-def _new_lane(fast_path: "FastPath", channel: "Channel") -> "Lane":
+def _new_lane(loop: "Selector", channel: "Channel") -> "Lane":
     stats = channel.options.stats
     side = stats.side
     if side is None:
         side = stats.side = Side(stats)
     lane = channel.lane = Lane(int(channel.fd), side)
-    fast_path.add(lane)
+    loop.add_lane(channel, lane)
     return lane

@@ -103,6 +103,7 @@ class Selector:
         self._left: Final[deque[tuple[FdHandler, int, int]]] = deque()  # events of the last wait that are not handled yet
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
+        self._lanes: Final[dict[int, Channel]] = {}  # the channels that have a lane, by descriptor
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
         self._stall_evictor: Final = StallEvictor(self, pool, self._channels)
         self._pipe: Pipe | None = None  # made with the first frame that needs one
@@ -243,9 +244,7 @@ class Selector:
         if fast_path is None:
             return
         for fd, frames_received, bytes_received, frames_sent, bytes_sent, last_ns in fast_path.take_channels():
-            channel = self._handlers[fd]
-            assert isinstance(channel, Channel), "a channel is settled before it is closed"
-            channel.count_passed(frames_received, bytes_received, frames_sent, bytes_sent, last_ns)
+            self._lanes[fd].count_passed(frames_received, bytes_received, frames_sent, bytes_sent, last_ns)
         for stats, reads, received, received_bytes, writes, sent, sent_bytes, sizes in fast_path.take_sides():
             stats.count_passed(reads, received, received_bytes, writes, sent, sent_bytes, sizes)
 
@@ -255,10 +254,18 @@ class Selector:
             self.settle()
             self.fast_path.close_all()
 
-    def forget_lane(self, lane: "Lane") -> None:
+    def add_lane(self, channel: Channel, lane: "Lane") -> None:
+        """Have the fast path know the lane of a channel, closed."""
+        if self.fast_path is not None:
+            self.fast_path.add(lane)
+            self._lanes[int(channel.fd)] = channel
+
+    def remove_lane(self, channel: Channel, lane: "Lane") -> None:
+        """Forget the lane of a channel that is closed."""
         if self.fast_path is not None:
             self.settle()
             self.fast_path.remove(lane)
+            del self._lanes[int(channel.fd)]
 
     def _run_lanes(self, fast_path: "FastPath", until_ns: i64) -> list[tuple[int, int]]:
         """Handle the events of the wait that concern open lanes, and what they hand over. Returns the other events."""
@@ -277,8 +284,8 @@ class Selector:
                 break
             self.settle()
             for fd, data, taken, frames, code in handed:
-                channel = self._handlers[fd]
-                if isinstance(channel, Channel):
+                channel = self._lanes.get(fd)
+                if channel is not None:  # the first part may have closed it
                     channel.take_over(data, taken, frames, code)
         if others or self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns:
             self.settle()
@@ -286,13 +293,10 @@ class Selector:
 
     def _check_lanes(self, fast_path: "FastPath") -> None:
         """Raise AssertionError if a lane is open that should be closed."""
-        for channel in self._channels:
+        for channel in self._lanes.values():
             served = None if channel.lane is None else fast_path.served(channel.lane)
             if served is not None:
-                peer = self._handlers[served[0]]
-                assert isinstance(peer, Channel), "an open lane has a peer"
-                assert channel.is_open, "the lane of a closed channel is open"
-                assert may_open(channel, peer), "the lane should be closed"
+                assert may_open(channel, self._lanes[served[0]]), "the lane should be closed"
                 assert served[1] == channel.read_half.receive.limit, "the lane has an old limit"
 
     def settle_runs(self) -> None:

@@ -210,6 +210,20 @@ def test_a_mute_closes_the_lanes_at_once(make, cause: int):
     assert world.read(upstream, 8) == frame(b"held")
 
 
+def test_frames_reach_a_channel_that_is_muted_and_whose_peer_has_ended(make):
+    """It has no interest in events, but its lane takes what comes from the other side."""
+    world = make("framed")
+    client, upstream, pair = opened(world)
+    pair.upstream.channel.mute(mute.ADMIN)
+    upstream.shutdown(socket.SHUT_WR)
+    for number in range(5):
+        passes(world, client, upstream, frame(b"more"))
+        assert served(world, pair.client), number
+    assert not served(world, pair.upstream)
+    world.selector.settle()
+    assert pair.upstream.channel.write_half.frames_sent == 7
+
+
 def test_a_smaller_limit_holds_for_the_next_frame(make):
     world = make("framed", limit=1000)
     client, upstream, _ = opened(world)
