@@ -112,8 +112,9 @@ class Admission:
         return needs, list(warnings)
 
     def _record(self, pod: dict[str, Any], namespace: str, message: str) -> None:
-        """An event of the pod's owner, because the pod does not exist yet."""
-        owner = next(iter(pod["metadata"].get("ownerReferences") or ()), {"apiVersion": "v1", "kind": "Pod", "name": _name(pod)})
+        """An event of the pod's owner, the one that controls it if there are several, because the pod does not exist yet."""
+        owners = sorted(pod["metadata"].get("ownerReferences") or (), key=lambda owner: not owner.get("controller"))
+        owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": _name(pod)}
         about = {key: owner[key] for key in ("apiVersion", "kind", "name", "uid") if key in owner}
         try:
             self._cluster.event(namespace, about, "NotInjected", message)
@@ -128,7 +129,7 @@ def _name(pod: dict[str, Any]) -> str:
 def _is_wanted(pod: dict[str, Any]) -> bool:
     """Whether framegate is not switched off, not there yet, and can be added at all."""
     metadata, spec = pod["metadata"], pod["spec"]
-    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     there = not _UNCHANGED.isdisjoint(metadata.get("annotations") or ()) or any(item["name"] == CONTAINER for item in containers)
     return not there and (metadata.get("labels") or {}).get(SWITCH) != "false"
 

@@ -1,7 +1,7 @@
 """``make cluster-test``: the sidecar on a real node.
 
 Builds the programs of a node, makes the images, and runs this folder's tests in namespaces of their own, with the newest version of Kubernetes; then
-those that need no node with the oldest. ``ARGS="--kubernetes=1.31,1.33"`` runs all with these versions. Tests marked ``extended`` run when ``ARGS``
+those that need no node with the oldest. ``ARGS="--kubernetes=1.29,1.33"`` runs all with these versions. Tests marked ``extended`` run when ``ARGS``
 names their file. On a machine without root or Go it prints
 ``not run: …`` and the exit code is 0.
 """

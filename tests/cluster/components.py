@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.fakes.deploying import module
 
-KUBERNETES: Final = {"1.29": "1.29.15", "1.31": "1.31.14", "1.33": "1.33.4", "1.36": "1.36.3"}
+KUBERNETES: Final = {"1.29": "1.29.15", "1.33": "1.33.4", "1.36": "1.36.3"}
 """The versions that can be run; sidecars are on by default from the first on."""
 OLDEST, *_, NEWEST = KUBERNETES
 VERSION: Final = "FRAMEGATE_KUBERNETES"  # the variable with one of them; without it the newest is run

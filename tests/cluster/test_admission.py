@@ -33,8 +33,8 @@ class Webhook:
         self.pods = pods
 
     def create(self, name: str, **pod: Any) -> "subprocess.CompletedProcess[str]":
-        """Create a restricted pod with the label; ``pod``: annotations and labels of its metadata, a container's ports, more of its specification."""
-        metadata = {"name": name, "labels": pod.pop("labels", LABEL), "annotations": pod.pop("annotations", {})}
+        """Create a restricted pod with the label; ``pod``: parts of its metadata, a container's ports, more of its specification."""
+        metadata = {"name": name, "labels": pod.pop("labels", LABEL), "annotations": pod.pop("annotations", {}), **pod.pop("metadata", {})}
         item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": specification(**pod)}
         return self.pods.command("kubectl", "--namespace", self.pods.name, "create", "--validate=strict", "-f", "-", given=json.dumps(item))
 
@@ -169,6 +169,19 @@ def test_a_clash_of_ports_is_refused_and_a_dry_run_leaves_no_event(webhook: Webh
     dry = webhook.pods.command("kubectl", "-n", webhook.pods.name, "create", "--dry-run=server", "-f", "-", given=json.dumps(item))
     assert (dry.returncode, "has port 9464" in dry.stderr) == (1, True)
     assert len(webhook.events()) == count
+
+
+def test_a_pod_without_a_name_whose_owner_is_of_an_unknown_kind_is_refused_with_an_event_of_the_owner(webhook: Webhook) -> None:
+    owner = {"apiVersion": "example.org/v1", "kind": "Widget", "name": "w", "uid": "7"}
+    done = webhook.create("", metadata={"name": None, "generateName": "w-", "ownerReferences": [owner]}, hostNetwork=True)
+    assert (done.returncode, "has hostNetwork: framegate's ports would be open on the node" in done.stderr) == (1, True), done.stderr
+    (event,) = [item for item in webhook.events() if item["involvedObject"]["kind"] == "Widget"]
+    assert (event["involvedObject"]["name"], "remove hostNetwork" in event["message"]) == ("w", True)
+    done = webhook.create("", metadata={"name": None, "generateName": "w-"}, annotations={"framegate.io/env-secret": "taps"})
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.split()[0].removeprefix("pod/")
+    (sidecar,) = webhook.pods.get("pod", name)["spec"]["initContainers"]
+    assert (name[:2], sidecar["envFrom"]) == ("w-", [{"secretRef": {"name": "taps"}}])
 
 
 def test_a_certificate_that_is_lost_is_made_again_and_trusted(webhook: Webhook) -> None:

@@ -18,20 +18,26 @@ def labelled(item: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def install(room: Room, configuration: str) -> None:
+def install(room: Room, configuration: str, release: str = "framegate") -> None:
     """Install the chart, or upgrade it: the webhook's pods are replaced."""
     path = room.folder / "config.yaml"
     path.write_text(configuration)
-    command = ["helm", "upgrade", "--install", "framegate", str(CHART), "--namespace", room.name, "--wait", "--timeout", "180s"]
+    command = ["helm", "upgrade", "--install", release, str(CHART), "--namespace", room.name, "--wait", "--timeout", "180s"]
     done = room.command(*command, "--set", f"image={FRAMEGATE},imagePullPolicy=Never", "--set-file", f"config={path}", timeout_s=240.0)
     assert done.returncode == 0, f"{done.stderr}\n{room.story()}"
 
 
-def uninstall(room: Room) -> None:
-    assert room.command("helm", "uninstall", "framegate", "--namespace", room.name, "--wait").returncode == 0
+def uninstall(room: Room, release: str = "framegate") -> None:
+    """Uninstall it; nothing of the release is left."""
+    assert room.command("helm", "uninstall", release, "--namespace", room.name, "--wait").returncode == 0
+    kinds = (
+        "mutatingwebhookconfigurations,clusterroles,clusterrolebindings,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings"
+    )
+    names = room.kubectl("get", kinds, "-o", "name").splitlines()
+    assert [name for name in names if f"{release}-webhook" in name] == []
 
 
-def test_a_labelled_broker_gets_framegate_and_another_configuration_by_the_chart(room: Room, node: Node) -> None:
+def test_a_labelled_broker_gets_framegate_and_another_configuration_by_the_chart_and_a_rollback_takes_it_back(room: Room, node: Node) -> None:
     certificates(room)
     install(room, CONFIGURATION)
     try:
@@ -48,6 +54,17 @@ def test_a_labelled_broker_gets_framegate_and_another_configuration_by_the_chart
         pod = room.wait_ready("app=kafka")
         assert "node: changed" in room.get("pod", pod)["metadata"]["annotations"]["framegate.io/configuration"]
         assert "changed" in json.dumps(json.loads(room.framegate(pod, "status", "--output", "json")))
+
+        done = room.command("helm", "rollback", "framegate", "1", "--namespace", room.name, "--wait", "--timeout", "180s", timeout_s=240.0)
+        assert done.returncode == 0, done.stderr
+        install(room, CONFIGURATION, "second")
+        try:
+            room.kubectl("delete", "pod", pod)
+            found = room.get("pod", room.wait_ready("app=kafka"))
+            assert "node: kafka" in found["metadata"]["annotations"]["framegate.io/configuration"]
+            assert [item["name"] for item in found["spec"]["initContainers"]] == ["framegate"]
+        finally:
+            uninstall(room, "second")
     finally:
         uninstall(room)
     assert node.kubectl("get", "mutatingwebhookconfigurations", "-o", "name") == ""

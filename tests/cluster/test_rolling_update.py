@@ -20,10 +20,11 @@ from ruamel.yaml import YAML
 
 from tests.cluster import processes
 from tests.cluster.images import KAFKA
-from tests.cluster.node import Node, wait_until
+from tests.cluster.node import NODE_ADDRESS, Node, wait_until
 from tests.cluster.room import Room
 from tests.cluster.test_chart import install, labelled, uninstall
 from tests.cluster.workloads import certificates, client_pod, document, injected, last_line, restricted_container, restricted_pod, service
+from tests.fakes.s3 import s3_server
 
 CONFIGURATION = """\
 node: rolled
@@ -36,6 +37,13 @@ listeners:
   - {{name: framed, address: "0.0.0.0:9094", max_receive_size: 1MiB, upstream: app, tls: {{certificate: {tls}.crt, key: {tls}.key}}}}
 upstreams: [{{name: app, endpoints: ["127.0.0.1:9190"]}}]
 drain: {drain}
+"""
+SHIPPING = """\
+tap:
+  directory: /var/lib/framegate/tap
+  segment_age: 5s
+  rules: [{name: all, capture: full}]
+  ship: {to: "s3://taps/shop", interval: 2s}
 """
 ANSWERS = "import socket; socket.create_connection(('127.0.0.1', 9190), 1).close()"
 SCRIPTED = 16  # connections of scripted clients
@@ -98,13 +106,16 @@ def configuration(recipe: Recipe) -> str:
 
 def manifests(room: Room, recipe: Recipe) -> list[dict[str, Any]]:
     """What is applied: what ``inject`` writes, or the former recipe."""
-    text = injected(room, configuration(recipe), deployment(recipe), options=("--cpu", recipe.cpu))
-    found = [item for each in YAML(typ="safe").load_all(text) for item in each.get("items", [each])]
+    found = documents_of(injected(room, configuration(recipe), deployment(recipe), options=("--cpu", recipe.cpu)))
     if recipe.sleep_s:
         (pod,) = [item["spec"]["template"]["spec"] for item in found if item["kind"] == "Deployment"]
         for container in [*pod["initContainers"], *pod["containers"]]:
             container["lifecycle"] = {"preStop": {"sleep": {"seconds": recipe.sleep_s}}}
     return found
+
+
+def documents_of(text: str) -> list[dict[str, Any]]:
+    return [item for each in YAML(typ="safe").load_all(text) for item in each.get("items", [each])]
 
 
 @contextmanager
@@ -193,6 +204,31 @@ def test_a_rolling_update_loses_no_request(room: Room, node: Node, name: str) ->
     certificates(room)
     recipe = {**CASES, **EXTENDED}[name]
     check(f"{name}, {recipe.replicas} replicas", *roll(room, node, recipe, manifests(room, recipe)), compared=recipe.sleep_s > 0)
+
+
+def test_replicas_ship_a_complete_record_of_pods_that_run_and_of_pods_that_ended(room: Room, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates(room)
+    recipe = Recipe(drain="{delay: 1s, timeout: 2s}")
+    text = configuration(recipe).replace("node: rolled\n", "") + SHIPPING
+    with s3_server(monkeypatch, NODE_ADDRESS) as s3:
+        room.kubectl("create", "secret", "generic", "taps", *(f"--from-literal={name}={value}" for name, value in s3.environment().items()))
+        said, rows = roll(room, node, recipe, documents_of(injected(room, text, deployment(recipe), options=("--env-secret", "taps"))))
+        asked = sum(row["frames"]["request"] for row in rows if row["event"] == "closed")
+        assert asked > 100, said
+        running = pods(room)
+
+        def verify(*words: str) -> str:
+            return room.command("framegate", "tap", "verify", "s3://taps/shop", *words).stdout
+
+        def verified() -> Any:
+            found = json.loads(verify("--output", "json"))
+            return found if {minute["state"] for minute in found["minutes"]} == {"complete"} else None
+
+        found = wait_until(verified, "a complete record", 120.0, 2.0, verify)
+        assert (found["complete"], found["faults"]) == (True, [])
+        states = {item["name"]: item["state"] for item in found["nodes"]}
+        assert {name for name, state in states.items() if state == "running"} == running
+        assert sorted(states.values()) == ["running", "running", "stopped", "stopped"]
 
 
 @pytest.mark.extended

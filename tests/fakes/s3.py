@@ -20,7 +20,7 @@ class Quiet(WSGIRequestHandler):
 
 
 class S3:
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
 
         self._app: Wsgi = DomainDispatcherApplication(create_backend_app)
@@ -31,9 +31,9 @@ class S3:
         self.held = threading.Event()  # requests wait while it is not set
         self.held.set()
         self.waiting = threading.Event()
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=Quiet)
+        self._server = make_server(address, 0, self._serve, threaded=True, request_handler=Quiet)
         self._server.daemon_threads = True  # type: ignore[attr-defined]
-        self.endpoint = f"http://127.0.0.1:{self._server.port}"  # its URL
+        self.endpoint = f"http://{address}:{self._server.port}"  # its URL
         self.url = f"s3://{BUCKET}/production"  # of a prefix in its bucket
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -88,13 +88,13 @@ class S3:
 
 
 @contextlib.contextmanager
-def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    """A server with an empty bucket, for this process and its children."""
+def s3_server(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Iterator[S3]:
+    """A server with an empty bucket, for this process and its children; of another ``address`` than the loopback one also for others."""
     import urllib.request
 
     from framegate.proxy.tap import store
 
-    made = S3()
+    made = S3(address)
     try:
         for name, value in made.environment().items():
             monkeypatch.setenv(name, value)

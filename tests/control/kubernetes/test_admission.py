@@ -23,10 +23,11 @@ drain: {timeout: 25s}
 """
 KIND = {"group": "", "version": "v1", "kind": "Pod"}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app-7", "uid": "u-1", "controller": True}
+OTHER = {"apiVersion": "example.org/v1", "kind": "Widget", "name": "w", "uid": "u-2"}
 POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"generateName": "app-7-", "creationTimestamp": None, "labels": {"framegate.io/inject": "true"}, "ownerReferences": [OWNER]},
+    "metadata": {"generateName": "app-7-", "creationTimestamp": None, "labels": {"framegate.io/inject": "true"}, "ownerReferences": [OTHER, OWNER]},
     "spec": {
         "volumes": [{"name": "account", "projected": {"sources": [], "defaultMode": 420}}],
         "initContainers": [{"name": "first"}],
@@ -124,6 +125,7 @@ def test_a_pod_that_framegate_cannot_be_added_to_is_refused_or_admitted_with_rea
     maps = {"c": CONFIGURATION.replace("upstream: u,", "upstream: v,"), "large": CONFIGURATION + "#" * 200_001, "far": far}
     cases: list[tuple[dict[str, Any], str | None, str]] = [
         (pod(containers=[{"name": "app", "ports": [{"containerPort": 7000}]}]), CONFIGURATION, "has port 7000, on which framegate listens"),
+        (pod(containers=None), CONFIGURATION, "has no containers"),
         (pod(terminationGracePeriodSeconds=29), CONFIGURATION, "has terminationGracePeriodSeconds 29, but framegate needs"),
         (POD, None, "the pod's annotation framegate.io/config must name a ConfigMap"),
         (pod(annotations=named), None, "c: line 4: listeners[0].upstream"),
