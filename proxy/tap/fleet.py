@@ -11,14 +11,13 @@ from typing import Final
 
 from framegate.proxy.tap.completeness import ALWAYS, Verdict, WindowRow, verify
 from framegate.proxy.tap.expected import expected_end
-from framegate.proxy.tap.ledger import Ledger, Shipped, Span, content_of, read_ledger
+from framegate.proxy.tap.ledger import SILENT_INTERVALS, Ledger, Shipped, Span, content_of, read_ledger
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.log_segments import CLOCKS_NS
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, node_of, store_at
 
 FOREVER_NS: Final = 1 << 62
-SILENT_INTERVALS: Final = 3  # a node is silent when it has not been heard for so many of its intervals
 _SILENT_LEAST_NS: Final = 30_000_000_000
 LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
 
