@@ -20,7 +20,7 @@ No command needs a running framegate. ``consumers remove`` and ``verify --accept
 
 import sys
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -43,6 +43,9 @@ from framegate.control.cli.tap_options import (
     roots_of,
 )
 from framegate.control.cli.tap_use import export, replay
+
+if TYPE_CHECKING:
+    from framegate.proxy.tap.ledger import Span
 
 
 class _Log(click.Group):
@@ -118,12 +121,18 @@ def ls(directory: str, each: bool, output: str) -> None:
 )
 @click.option("--accept", "reason", metavar="REASON", help="Accept all present findings, for this reason.")
 @click.option("--gone", multiple=True, metavar="NODE", help="This node of a fleet no longer exists; do not wait for it. May be repeated.")
+@options(SINCE, UNTIL)
 @output_option
-def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple[str, ...], output: str) -> None:
+def verify(
+    directory: str, summary: bool | None, reason: str | None, gone: tuple[str, ...], since: int | None, until: int | None, output: str
+) -> None:
     """Check from the log alone that each frame that framegate saw is in the log, or in a row that says why it is not.
 
     Reads every block and checks its CRC. Shows for each stream, listener, direction and minute how many frames were seen, stored, withheld, sampled
     and lost, and which counts are not exact. Faults, for example damaged blocks, come first.
+
+    With --since or --until it judges only the minutes that touch that time, and the faults that may be of them. With --since it does not read
+    segments that were written earlier than an hour before.
 
     --accept notes the present findings in the log's directory, with time, user and reason. They are still shown, but no longer change the exit code
     unless they become worse.
@@ -136,14 +145,16 @@ def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple
     unknown, or the log is empty; 2 the log cannot be read, or standard output cannot be written.
     """
     from framegate.control.cli.tap_verdict import accepted_of, check, exit_code, print_verdict
+    from framegate.proxy.tap.completeness import EVERYTHING
 
     if reason is not None and not reason.strip():
         raise click.BadParameter("give a reason", param_hint="--accept")
+    within = (since or 0, until or EVERYTHING)
     if "://" in directory:
         if reason is not None:
             raise click.BadParameter("findings are accepted in a directory, not in a store", param_hint="--accept")
-        _verify_fleet(directory, summary, gone, output)
-    verdict = check(directory)
+        _verify_fleet(directory, summary, gone, within, output)
+    verdict = check(directory, within)
     accepted = None if verdict is None else accepted_of(directory, verdict, reason)
     if verdict is None or accepted is None:
         sys.exit(EXIT_USAGE)
@@ -151,12 +162,12 @@ def verify(directory: str, summary: bool | None, reason: str | None, gone: tuple
     sys.exit(exit_code(verdict, accepted))
 
 
-def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], output: str) -> NoReturn:
+def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], within: "Span", output: str) -> NoReturn:
     from framegate.control.cli.tap_fleet import fleet_exit_code, print_fleet, verify_fleet
 
     roots_of(url)
     try:
-        fleet = verify_fleet(url, gone)
+        fleet = verify_fleet(url, gone, within)
     except OSError as error:
         print_note(f"{url} cannot be read: {error}")
         sys.exit(EXIT_USAGE)

@@ -13,9 +13,10 @@ from framegate.control.cli.output import age_text, counted, print_json, print_li
 from framegate.control.cli.tap_records import moment_text
 from framegate.control.cli.tap_verdict import EXIT_LOST, MANY_ROWS, exit_code, print_ends, print_rows, verdict_rows
 from framegate.proxy.tap.acceptance import Accepted
-from framegate.proxy.tap.completeness import Verdict
+from framegate.proxy.tap.completeness import ALWAYS, Verdict
 from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
 from framegate.proxy.tap.fleet import FOREVER_NS, Minute, Node, minutes, node_at, nodes_of, verify_node
+from framegate.proxy.tap.ledger import Span
 from framegate.proxy.tap.log_reader import streams
 from framegate.proxy.tap.shipper import CONSUMER, Shipper
 from framegate.proxy.tap.store import store_at
@@ -67,12 +68,14 @@ def _until(node: Node) -> str:
     return "-" if node.until_ns == FOREVER_NS or not node.until_ns else moment_text(node.until_ns)[:19].replace("T", " ")
 
 
-def verify_fleet(url: str, gone: Collection[str] = ()) -> Fleet:
-    """Read every node below a URL, and judge the fleet's minutes. ``gone``: as for ``minutes``. Raises OSError."""
+def verify_fleet(url: str, gone: Collection[str] = (), within: Span = ALWAYS) -> Fleet:
+    """Read every node below a URL, and judge the fleet's minutes. ``gone``: as for ``minutes``; ``within``: as for ``verify``; nodes that were heard
+    behind it are not silent. Raises OSError.
+    """
     now_ns = time.time_ns()
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda root: verify_node(root, now_ns), nodes_of(url)))
-    nodes = [dataclasses.replace(node, silent=node.silent and node.name not in gone) for node, _ in found]
+        found = list(pool.map(lambda root: verify_node(root, now_ns, within=within), nodes_of(url)))
+    nodes = [dataclasses.replace(node, silent=node.silent and node.name not in gone and node.until_ns < within[1]) for node, _ in found]
     rows = [row for _, verdict in found for row in verdict.rows]
     faults = [fault if fault.startswith(node.name) else f"{node.name}: {fault}" for node, verdict in found for fault in verdict.faults]
     judged = list(minutes(found, gone))

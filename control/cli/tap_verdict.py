@@ -16,6 +16,7 @@ from framegate.proxy.tap.record import FormatError
 if TYPE_CHECKING:
     from framegate.proxy.tap.acceptance import Accepted
     from framegate.proxy.tap.completeness import Verdict, WindowRow
+    from framegate.proxy.tap.ledger import Span
 
 EXIT_LOST: Final = 6  # Frames are lost, and the log says exactly how many, and why
 
@@ -52,14 +53,14 @@ class Progress:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def check(directory: str) -> "Verdict | None":
-    """Verify a log. Returns None, after a message, when it cannot be read."""
+def check(directory: str, within: "Span") -> "Verdict | None":
+    """Verify a log. ``within``: as for ``verify``. Returns None, after a message, when it cannot be read."""
     from framegate.proxy.tap.completeness import verify
 
     try:
         progress = Progress(sum(segment.size for stream in streams(directory) for segment in segments(directory, stream)))
         try:
-            return verify(directory, progress)
+            return verify(directory, progress, within=within)
         finally:
             progress.end()
     except (OSError, LogError, FormatError) as error:

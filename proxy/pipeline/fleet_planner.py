@@ -22,11 +22,11 @@ from framegate.proxy.pipeline.planner import MAX_PARTITION_BYTES, MIN_PARTITION_
 from framegate.proxy.pipeline.position import FleetPosition, Lost, NodePosition
 from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
 from framegate.proxy.tap.expected import expected_end, ledger_faults
-from framegate.proxy.tap.fleet import CLOCKS_NS, nodes_of, place_fault, until_of
+from framegate.proxy.tap.fleet import nodes_of, place_fault, until_of
 from framegate.proxy.tap.headers import decode_block_header
 from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, StreamRecord, ledger_of
 from framegate.proxy.tap.log_reader import Segment
-from framegate.proxy.tap.log_segments import stored_segments
+from framegate.proxy.tap.log_segments import CLOCKS_NS, stored_segments
 from framegate.proxy.tap.record import BLOCK_HEADER_BYTES, REASON_VANISHED, SEGMENT_HEADER_BYTES, WINDOW_NS, FormatError
 from framegate.proxy.tap.store import AbsentError, place_of, store_at
 

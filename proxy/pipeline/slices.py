@@ -16,10 +16,9 @@ import numpy as np
 from framegate.proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from framegate.proxy.pipeline.planner import Slice
 from framegate.proxy.tap import headers, record
-from framegate.proxy.tap.fleet import CLOCKS_NS
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import BlockRef, Joiner, open_segment
-from framegate.proxy.tap.log_segments import check_place
+from framegate.proxy.tap.log_segments import CLOCKS_NS, check_place
 from framegate.proxy.tap.store import is_url, place_of, store_at
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from framegate.proxy.tap.fleet import CLOCKS_NS
 from framegate.proxy.tap.ledger import StreamRecord
 from framegate.proxy.tap.log_reader import Segment
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,12 +24,14 @@ from framegate.proxy.tap.log_reader import (
     streams,
     walk_past,
 )
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 from framegate.proxy.tap.record import SEAL_CUT, SEALED_SINCE, SEGMENT_HEADER_BYTES, WINDOW_NS
 from framegate.proxy.tap.stream_totals import STATES, StreamTotals, WindowRow
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
-EVERYTHING: Final = 1 << 62  # an offset and a window behind all others
+EVERYTHING: Final = 1 << 62  # an offset, a time and a window behind all others
+ALWAYS: Final[Span] = (0, EVERYTHING)
 RETRIES: Final = 5
 RETRY_S: Final = 0.2
 """The ledger is read again so often, after so many seconds, while a framegate is running: it may still note that it adopted a stream, or what it
@@ -53,9 +55,20 @@ class Verdict:
     lost_ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
-def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
+def verify(
+    directory: str,
+    progress: Callable[[int], object] = lambda size: None,
+    sleep: Callable[[float], object] = time.sleep,
+    within: Span = ALWAYS,
+) -> Verdict:
     """Find out from the log alone whether it is complete. Nothing is written, and no lock is needed. Retention may delete meanwhile. It writes to the
-    ledger before it deletes, so missing blocks are judged by a ledger that was read later. ``sleep``: waits for a number of seconds.
+    ledger before it deletes, so missing blocks are judged by a ledger that was read later.
+
+    Args:
+        progress: is told the size of each block that was read.
+        sleep: waits for a number of seconds.
+        within: judge only the windows between these times, wall clock, and the faults that may be of them. Segments that were written ``CLOCKS_NS``
+            or more before them are not read.
     """
     live = is_written(directory, sleep)
     before = streams(directory)  # before the ledger is read: the ledger knows all of these
@@ -68,7 +81,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     for name in names:
         account = accounts.setdefault(owners.get(run_of(name), name), StreamTotals())
         readings.append(_Reading(directory, name, ledger.streams.get(name), account, progress))
-        readings[-1].read()
+        readings[-1].read(within[0] - CLOCKS_NS)
     later = _Later(directory, ledger, before)
     retries = RETRIES if live else 0
     while retries and (later.strangers() or any(reading.is_doubtful(later) for reading in readings)):
@@ -80,6 +93,8 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     found += _gone(later, set(names), live)
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
+    found = [flaw for flaw in found if flaw.from_ns == EVERYTHING or (flaw.from_ns < within[1] and flaw.until_ns >= within[0])]
+    rows = [row for row in rows if row.window_ns < within[1] and row.last_window_ns + WINDOW_NS > within[0]]
     sound = not found and bool(rows) and all(row.state in _WHOLE for row in rows)
     ends = sum((account.lost_ends for account in accounts.values()), collections.Counter[str]())
     return Verdict(rows, [flaw.text for flaw in found], sound, [(flaw.from_ns, flaw.until_ns) for flaw in found], ends)
@@ -216,10 +231,13 @@ class _Reading:
         self._last_ns = 0 if stream_record is None or stream_record.recovery else stream_record.born_ns
         self._found: list[_Flaw] = []
 
-    def read(self) -> None:
+    def read(self, since_ns: int) -> None:
+        """``since_ns``: leave out the segments that were written before this time, but for the last one."""
         listed = segments(self._directory, self._stream)
+        first = next((number for number, segment in enumerate(listed) if segment.modified_ns >= since_ns), len(listed) - 1)
+        listed = listed[max(first, 0) :]
         start = self._end = listed[0].base if listed else 0
-        if start > 0:
+        if start > 0 and first == 0:
             self._found.append(_Miss(f"{self._stream}: what lies before {start} is gone", self._last_ns, available=start, first=True))
         for segment in listed:
             self._expect_totals(segment)

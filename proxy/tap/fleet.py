@@ -9,17 +9,15 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
-from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
+from framegate.proxy.tap.completeness import ALWAYS, Verdict, WindowRow, verify
 from framegate.proxy.tap.expected import expected_end
-from framegate.proxy.tap.ledger import Ledger, Shipped, content_of, read_ledger
+from framegate.proxy.tap.ledger import SILENT_INTERVALS, Ledger, Shipped, Span, content_of, read_ledger
 from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.store import COPIES, node_of, store_at
 
 FOREVER_NS: Final = 1 << 62
-CLOCKS_NS: Final = 3600 * 10**9
-"""Clocks of a node, a reader and a store differ by less than this, and a clock is set back by less."""
-SILENT_INTERVALS: Final = 3  # a node is silent when it has not been heard for so many of its intervals
 _SILENT_LEAST_NS: Final = 30_000_000_000
 LOST: Final = ("lost", "at_most", "unknown", "missing", "cut")
 
@@ -121,16 +119,14 @@ def _until(ledger: Ledger, stream: str) -> int:
     return known_ns or (0 if stream_record is None else min(stream_record.born_ns, ledger.shipped.at_ns))
 
 
-def verify_node(
-    root: str, now_ns: int, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep
-) -> tuple[Node, Verdict]:
+def verify_node(root: str, now_ns: int, sleep: Callable[[float], object] = time.sleep, within: Span = ALWAYS) -> tuple[Node, Verdict]:
     """``completeness.verify`` for a node in the store. What the shipper says is read before the segments are listed, so they must be there. Raises
     OSError: the store cannot be read.
     """
     COPIES.forget(root)  # what was damaged since is found
     node = node_at(root, now_ns)
     ledger = read_ledger(root)
-    verdict = verify(root, progress, sleep)
+    verdict = verify(root, sleep=sleep, within=within)
     faults, doubts = [*verdict.faults], [*verdict.doubts]
     if node.fault and node.fault not in faults:
         faults.append(node.fault)

@@ -42,6 +42,7 @@ from framegate.proxy.tap.store import is_url, store_at
 LEDGER_NAME: Final = "_ledger.jsonl"
 EVENTS: Final = ("born", "tapped", "ended", "deleted", "adopted", "kept")
 RECOVERY: Final = "recovery"
+SILENT_INTERVALS: Final = 3  # a node is silent when it has not been heard for so many of its intervals
 
 
 Pair = tuple[str, str]  # a listener's name and a direction

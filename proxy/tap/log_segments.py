@@ -18,6 +18,8 @@ from framegate.proxy.tap.store import COPIES, is_url, store_at
 
 START: Final = 0
 LISTINGS: Final = 3
+CLOCKS_NS: Final = 3600 * 10**9
+"""Clocks of a node, a reader and a store differ by less than this, and a clock is set back by less."""
 
 
 class LogError(Exception):

@@ -3,7 +3,8 @@
 Theory of operation. What is shipped follows from the store, so nothing is remembered here, and a shipper may be killed at any time. A pass reads the
 ledger, sends every sealed segment that the store lacks, and reads the ledger again. If it has changed, the pass is repeated; otherwise every segment
 that it promises was sent, and every hole is a line of it. Then the stored ledger is replaced, ledger and progress in one request, so that a reader
-never sees one without the other. It is replaced only if nobody else has replaced it.
+never sees one without the other. It is replaced only if nobody else has replaced it. If somebody has (two logs of one node's name), no later time is
+complete until that one was not heard for ``SILENT_INTERVALS``: which streams it has begun meanwhile is not known here.
 
 A segment is sent, read back and compared by CRC. One that is there at the start, and that the stored ledger does not include yet, is read back, too,
 and so is the stored ledger.
@@ -28,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from framegate.proxy.tap.consumer import write_consumer
 from framegate.proxy.tap.expected import is_written
-from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, Shipped, compacted, content_of, encode, joined, ledger_of
+from framegate.proxy.tap.ledger import LEDGER_NAME, SILENT_INTERVALS, Ledger, Shipped, compacted, content_of, encode, joined, ledger_of
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.retention import SETTLED_NS
@@ -110,6 +111,8 @@ class Shipper:
         self._version: Mapping[str, Any] | None = None
         self._streams: dict[str, _Stream] = {}
         self._at_ns = 0
+        self._replaced = False  # another shipper replaced the stored ledger since this one did
+        self._alone_s = -1e9  # until then, monotonic, the other one may replace it again
         self._free_s = 0.0  # when the bandwidth allows the next bytes
         self._wrote_s = -1e9
         self._look_ns = clock_ns()
@@ -168,6 +171,9 @@ class Shipper:
         shipped = self._stored.shipped
         self._streams = {name: _Stream(*facts) for name, facts in shipped.streams.items()} if shipped else {}
         self._at_ns = shipped.at_ns if shipped else 0
+        if shipped and self._replaced:
+            self._alone_s = self._monotonic_s() + SILENT_INTERVALS * max(self._interval_ms, shipped.interval_ms) / 1000
+        self._replaced = False
         for stream in self._streams.values():
             stream.until_ns = min(stream.until_ns, self._clock_ns())
         self._report(set(streams(self._directory)))
@@ -283,7 +289,10 @@ class Shipper:
             self._streams.setdefault(name, _Stream())
         if not written:
             self._at_ns = now_ns
-        stopped = not written and not unfinished and ledger.present and not ledger.damage
+        shared = self._monotonic_s() < self._alone_s
+        if shared and self._stored.shipped is not None:
+            self._at_ns = min(self._at_ns, self._stored.shipped.at_ns)
+        stopped = not written and not shared and not unfinished and ledger.present and not ledger.damage
         self._replace(
             ledger,
             Shipped(
@@ -309,6 +318,7 @@ class Shipper:
             self._write(content)
         except (ConflictError, AbsentError) as error:
             self._stored = None  # it is read again next time
+            self._replaced = isinstance(error, ConflictError)
             raise StoreError(f"{self._store.root}/{LEDGER_NAME} was replaced: does another framegate have this node's name?") from error
         self._stored = ledger_of(content)
         self._wrote_s = self._monotonic_s()

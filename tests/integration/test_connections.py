@@ -14,7 +14,7 @@ from framegate.control.identity.users_file import changing
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.server.link import complete
-from tests.fakes.framegate import Framegate, Row, run_cli
+from tests.fakes.framegate import Framegate, Row, run_cli, until
 from tests.fakes.sasl_frames import handshake, token
 from tests.fakes.tap_read import read_ends
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_to_end, refusing_port, reset
@@ -123,6 +123,31 @@ def test_the_log_has_the_row_of_each_connection_once(tmp_path: Path) -> None:
     assert all(
         any(f" {row['id']} {row['listener']} {row['peer']} ended" in line and row["cause"] in line for line in shown) for row in expected.values()
     )
+
+
+def test_connections_that_end_while_control_is_stopped_are_in_the_log_at_once_and_once(tmp_path: Path) -> None:
+    """Processors write them; the rows of framegate's log wait for control."""
+    with ScriptedUpstream() as upstream, refusing_port() as port:
+        with Framegate(tmp_path, configuration(tmp_path, upstream.address, port)) as proxy:
+            clients = [proxy.connect("plain") for _ in range(40)]
+            for client in clients:
+                ask(client, b"1")
+            peers = {peer_name(client) for client in clients}
+            proxy.process.send_signal(signal.SIGSTOP)
+            try:
+                for number, client in enumerate(clients):
+                    reset(client) if number % 2 else client.close()
+                until(lambda: len(list(read_ends(str(tmp_path / "tap")))) == len(clients))
+                assert proxy.events("closed") == []
+            finally:
+                proxy.process.send_signal(signal.SIGCONT)
+            assert proxy.stop() == 0
+        rows = {row["id"]: row for row in proxy.events("closed")}
+        ends = [complete("closed", end) or end for end in read_ends(str(tmp_path / "tap"))]
+        assert sorted(end["id"] for end in ends) == sorted(rows)
+        assert {end["peer"] for end in ends} == peers
+        assert [end["cause"] for end in ends] == [rows[end["id"]]["cause"] for end in ends]
+        assert run_cli("tap", "verify", str(tmp_path / "tap")).returncode == 0
 
 
 @pytest.mark.extended

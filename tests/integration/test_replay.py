@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.captured import Upstream, answered, asked, broker, correlation_of
-from tests.fakes.framegate import Framegate, run_cli
+from tests.fakes.framegate import Framegate, run_cli, until
 from tests.fakes.s3 import BUCKET, S3, s3_server
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -86,6 +87,43 @@ def test_what_was_captured_is_replayed_and_exported(tmp_path: Path, s3: S3) -> N
         assert (done.returncode, f"framegate: {2 * REQUESTS + 4} frames in " in done.stderr) == (0, True), done.stderr
     assert files[0].read_bytes() == files[1].read_bytes()
     assert b"HELLO\n" in files[0].read_bytes()
+
+
+def test_a_log_that_is_written_meanwhile_is_replayed_up_to_where_it_was(tmp_path: Path) -> None:
+    """Segments are sealed while it is read, which is done twice."""
+    tap = {"directory": str(tmp_path / "tap"), "segment_size": "64KiB", "flush_size": "4KiB", "rules": [{"name": "all"}]}
+    stopping = threading.Event()
+    sent = before = 0
+    with Upstream(broker) as kafka:
+        config = {"listeners": [listener("kafka", "kafka")], "upstreams": [{"name": "kafka", "endpoints": [kafka.address]}], "tap": tap}
+        with Framegate(tmp_path, {"memory_pool": {"size": "8MiB"}, **config}) as proxy:
+
+            def ask_on() -> None:
+                nonlocal sent
+                with proxy.connect("kafka") as client:
+                    while not stopping.is_set():
+                        client.sendall(frame(asked(sent)))
+                        assert read_frame(client) == answered(sent)
+                        sent += 1
+
+            thread = threading.Thread(target=ask_on)
+            thread.start()
+            try:
+                for segments in (1, 3):
+                    until(lambda segments=segments: len(list((tmp_path / "tap").rglob("*.seg"))) >= segments)
+                    with Upstream(broker) as upstream:
+                        code, found = report(tap["directory"], upstream, "--speed", "max")
+                    (row,) = found["apis"]
+                    taken = len(upstream.received)
+                    assert upstream.received == [asked(number) for number in range(taken)], "all of it, from the begin on, once"
+                    assert before < taken <= sent + 1
+                    before = taken
+                    assert (code, row["equal"] >= taken - 1, found["not_sent"], upstream.connections) == (0, True, {}, 1), found
+            finally:
+                stopping.set()
+                thread.join(30)
+            assert proxy.stop() == 0
+    assert run_cli("tap", "verify", tap["directory"]).returncode == 0
 
 
 def test_a_store_that_fails_is_said_and_the_exit_code_is_1(tmp_path: Path, s3: S3) -> None:

@@ -133,7 +133,7 @@ def test_what_cannot_be_noted_is_not_accepted(log: Path, monkeypatch: pytest.Mon
 
 
 def test_verify_exits_with_2_when_it_cannot_look(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(directory: str, progress: object) -> None:
+    def refused(directory: str, progress: object, within: object) -> None:
         raise PermissionError(13, "Permission denied", directory)
 
     monkeypatch.setattr("framegate.proxy.tap.completeness.verify", refused)

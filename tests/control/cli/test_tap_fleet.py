@@ -77,6 +77,19 @@ def test_a_silent_node_is_named_and_the_exit_code_is_1(edge: ShippedTap) -> None
     assert gone.stdout.splitlines()[-1] == "not complete: 1 node; minutes: 2 lost"
 
 
+def test_with_a_time_only_its_minutes_and_the_nodes_that_were_not_heard_in_it_count(edge: ShippedTap) -> None:
+    edge.now_ns = START + 3 * MINUTE_NS
+    edge.restart()
+    stream = in_segments(edge.tap, 4).stream
+    edge.look({stream: (edge.now_ns, 0)})
+    within = ("--since", "2023-11-14T22:14:00Z", "--until", "2023-11-14T22:15:00Z")
+    for place in (edge.url, edge.root):
+        found = run("verify", place, *within)
+        assert (found.exit_code, found.stdout.splitlines()[-1]) == (0, "complete: 1 node; minutes: 1 complete")
+    assert run("verify", edge.url, *within[:2]).exit_code == 1, "it is silent since"
+    assert [row["window"] for row in data("verify", str(edge.folder), *within)["windows"]] == ["2023-11-14T22:14:00.000000Z"]
+
+
 def test_lost_frames_have_a_number_and_a_reason(edge: ShippedTap) -> None:
     edge.die(in_segments(edge.tap, 2), 7)
     edge.leave()

@@ -16,7 +16,8 @@ from framegate.proxy.pipeline.planner import Part, Slice
 from framegate.proxy.pipeline.position import FleetPosition
 from framegate.proxy.pipeline.slices import read_slice
 from framegate.proxy.pipeline.wanted import Wanted
-from framegate.proxy.tap.fleet import CLOCKS_NS, FOREVER_NS
+from framegate.proxy.tap.fleet import FOREVER_NS
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 from framegate.proxy.tap.store import Store, StoreError
 from tests.fakes.kept_tap import START, in_segments
 from tests.fakes.shipped import MINUTE_NS, ShippedTap

@@ -10,9 +10,9 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 
 from framegate.proxy.pipeline.pyspark_framegate import register
 from framegate.proxy.pipeline.wanted import EVERYTHING, Wanted
-from framegate.proxy.tap.fleet import CLOCKS_NS
 from framegate.proxy.tap.ledger import StreamRecord
 from framegate.proxy.tap.log_reader import Segment
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 from tests.fakes.cases import each_of
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 

@@ -7,11 +7,35 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.config.model import TapRule
-from framegate.proxy.tap.completeness import Verdict, verify
+from framegate.proxy.tap.completeness import EVERYTHING, Verdict, verify
 from framegate.proxy.tap.log_reader import end_offset, segments, walk
 from framegate.proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, WINDOW_NS
-from tests.fakes.kept_tap import START, KeptTap, counts, lines, states
+from tests.fakes.kept_tap import HOUR_NS, START, KeptTap, counts, lines, states
 from tests.fakes.runs import pieces_of
+
+
+@pytest.mark.parametrize(("later_ns", "read"), [(-1, 6), (0, 6), (1, 5)])
+def test_a_time_is_judged_by_what_was_written_an_hour_before_and_later(tap: KeptTap, later_ns: int, read: int) -> None:
+    processor = tap.begin(segment_size=1000)
+    for number in range(6):
+        processor.block([bytes(600)], at_ns=START + 2 * number * HOUR_NS)
+    tap.end(processor)
+    tap.lock.close()
+    listed = segments(str(tap.root), processor.stream)
+    for number, segment in enumerate(listed):
+        os.utime(segment.path, ns=(0, START + 2 * number * HOUR_NS))
+    blocks: list[int] = []
+    assert verify(str(tap.root), blocks.append, within=(START + HOUR_NS + later_ns, EVERYTHING)).complete
+    assert len(blocks) - 1 == read, "and the block of the end"
+    for number, fault in ((0, False), (2, True), (4, False)):
+        path = Path(listed[number].path)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        verdict = verify(str(tap.root), within=(START + 4 * HOUR_NS, START + 4 * HOUR_NS + WINDOW_NS))
+        assert (bool(verdict.faults), verdict.complete) == (fault, not fault), (number, verdict.faults)
+        assert not verify(str(tap.root)).complete
+        path.write_bytes(whole)
+    assert [row.window_ns for row in verify(str(tap.root), within=(START + WINDOW_NS, START + 4 * HOUR_NS)).rows] == [START + 2 * HOUR_NS]
 
 
 def test_an_empty_directory_proves_nothing(tap: KeptTap) -> None:

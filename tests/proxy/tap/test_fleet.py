@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.fleet import CLOCKS_NS, FOREVER_NS, minutes, node_at, nodes_of, verify_node
+from framegate.proxy.tap.fleet import FOREVER_NS, minutes, node_at, nodes_of, verify_node
+from framegate.proxy.tap.log_segments import CLOCKS_NS
 from tests.fakes.kept_tap import START, in_segments
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
 

@@ -1,5 +1,6 @@
 """Shipping: what reaches the store, in which order, and what is said about it."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,34 @@ def test_of_two_shippers_one_is_told_and_nothing_is_lost(shipped: ShippedTap) ->
         first.look(None, last=True)
     assert first.look(None, last=True), "the next time it takes over"
     assert verify(shipped.root).rows == verify(str(shipped.folder)).rows
+
+
+def test_two_logs_under_one_name_are_not_complete_while_both_are_shipped(shipped: ShippedTap, tmp_path: Path) -> None:
+    """One does not know which streams of the other began meanwhile."""
+    (tmp_path / "other").mkdir()
+    other = ShippedTap(tmp_path / "other")
+    other.url, other.root, other.store = shipped.url, shipped.root, shipped.store
+    for number, each in enumerate((shipped, other)):
+        each.now_ns = START + 2 * MINUTE_NS
+        each.restart()
+        each.tap.end(in_segments(each.tap, 2, boot_id=f"b{number}"))
+        each.look({})
+
+    def look(each: ShippedTap, later_s: float) -> int:
+        """Until when the node is complete, after a time and a pass."""
+        for one in (shipped, other):
+            one.later(later_s)
+        with contextlib.suppress(StoreError):
+            each.look({})
+        return shipped.verify()[0].until_ns
+
+    known_ns = shipped.now_ns
+    other.tap.end(in_segments(other.tap, 4, boot_id="b9"))  # its shipper is slow
+    for number in range(12):
+        assert look(other if number % 4 > 1 else shipped, 0.5) == known_ns, number
+    other.leave()
+    assert [look(shipped, later_s) for later_s in (0.5, 0.5, 2.9)] == [known_ns] * 3
+    assert look(shipped, 0.2) == shipped.now_ns, "the other one has not replaced it for three intervals"
 
 
 def test_a_bucket_that_is_missing_is_not_taken_for_a_segment_that_retention_took(shipped: ShippedTap) -> None:
