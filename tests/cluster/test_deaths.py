@@ -202,6 +202,7 @@ def test_an_evicted_pod_drains_and_a_budget_that_it_is_needed_for_keeps_it(room:
     verdict = verify(str(scene.tap))
     assert verdict.faults == []
     assert {row.state for row in verdict.rows} <= {"complete", "open", "lost"}
-    assert [row for row in verdict.rows if row.lost and row.direction != "request"] == []
+    left = sum("lost" in row for row in room.rows(scene.pod) if row["event"] == "closed")  # the reader goes before its last answer
+    assert sum(row.lost for row in verdict.rows if row.direction != "request") <= left
     assert sum(row.missing + row.at_most + row.unknown for row in verdict.rows) == 0
     print(f"cluster: {sum(row.lost for row in verdict.rows)} requests were not delivered any more, and are counted; {outcome}")
