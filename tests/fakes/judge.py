@@ -44,11 +44,11 @@ class Account:
         return not self.unknown and not self.at_most and "open" not in self.states and "cut" not in self.states
 
 
-def judge(directory: Path, traffic: Traffic, tapped: Tapped, faults: Iterable[str] = ()) -> dict[Key, Account]:
+def judge(directory: Path | str, traffic: Traffic, tapped: Tapped, faults: Iterable[str] = ()) -> dict[Key, Account]:
     """Check everything, and raise AssertionError for what is not as it must be.
 
     Args:
-        directory: of the tap.
+        directory: of the tap, or the URL of the node in a store.
         traffic: all that there ever was; none is under way.
         tapped: by listener and direction.
         faults: of the verdict, of which parts are expected.

@@ -31,14 +31,34 @@ class S3:
         self.held = threading.Event()  # requests wait while it is not set
         self.held.set()
         self.waiting = threading.Event()
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=Quiet)
-        self._server.daemon_threads = True  # type: ignore[attr-defined]
-        self.endpoint = f"http://127.0.0.1:{self._server.port}"  # its URL
+        self._port = 0
+        self.start()
+        self.endpoint = f"http://127.0.0.1:{self._port}"  # its URL
         self.url = f"s3://{BUCKET}/production"  # of a prefix in its bucket
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        """Listen; at the same port, if it was stopped."""
+        self._server = make_server("127.0.0.1", self._port, self._serve, threaded=True, request_handler=Quiet)
+        self._server.daemon_threads = True  # type: ignore[attr-defined]
+        self._port = self._server.port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
+        self._up = True
+
+    def stop(self) -> None:
+        """Refuse connections. Requests under way get no answer, whether they were done or not. What is stored stays."""
+        self._up = False
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
     def _serve(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        made = list(self._answer(environ, start))
+        if not self._up:
+            raise ConnectionAbortedError
+        return made
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -82,9 +102,8 @@ class S3:
 
     def close(self) -> None:
         self.held.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        if self._up:
+            self.stop()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.fleet import node_at
 from framegate.proxy.tap.shipper import Shipper
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
-from tests.fakes.framegate import Framegate, Witness, until
+from tests.fakes.framegate import Framegate, Witness, shipper_pid, until
 from tests.fakes.kept_tap import in_segments
 from tests.fakes.s3 import S3
 from tests.fakes.shipped import ShippedTap
@@ -29,20 +29,8 @@ def tapped(plain: dict[str, Any], directory: Path, s3: S3, **ship: Any) -> dict[
     return {**plain, "tap": {**tap, **ship.pop("tap", {}), "ship": {"to": s3.url, "interval": "1s", **ship}}}
 
 
-def shipper_pid(proxy: Framegate) -> int | None:
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and b"framegate.proxy.tap.shipping" in Path(f"/proc/{entry}/cmdline").read_bytes():
-                status = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
-                if int(status[1]) == proxy.process.pid:
-                    return int(entry)
-        except OSError:
-            continue
-    return None
-
-
 def killed(proxy: Framegate) -> int:
-    pid = until(lambda: shipper_pid(proxy))
+    pid = until(lambda: shipper_pid(proxy.process.pid))
     os.kill(pid, signal.SIGKILL)
     return int(pid)
 
@@ -106,7 +94,7 @@ def test_minutes_of_a_running_node_become_complete_and_a_killed_or_refused_shipp
         witness.check()
         proxy.wait_row(lambda row: row["event"] == "tap_ship_died")
         s3.held.set()
-        until(lambda: shipper_pid(proxy))
+        until(lambda: shipper_pid(proxy.process.pid))
         s3.fault = lambda method, path: 503 if method == "PUT" else None
         row = proxy.wait_row(lambda row: row["event"] == "tap_ship_failed", 20)
         assert "503" in row["error"]
