@@ -91,6 +91,7 @@ def _stored(root: str, clients: list[Client], tapped: Tapped) -> dict[tuple[int,
     by_id = {client.id: client for client in clients}
     found: dict[tuple[int, str], set[int]] = {}
     for item in read_frames(root):
+        assert item.connection in by_id, f"a connection that no client had: {item}"
         client = by_id[item.connection]
         assert (item.stream, item.listener, item.peer) == (client.stream, client.listener, item.peer)
         body = client.body(item.number)

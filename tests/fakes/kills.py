@@ -15,7 +15,7 @@ from framegate.proxy.network.tls_context import client_context
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import LogError
-from tests.fakes.framegate import Framegate, alive, processor_pids
+from tests.fakes.framegate import Framegate, alive, child_pids, processor_pids
 from tests.fakes.judge import Account, Key, judge
 from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
@@ -179,7 +179,7 @@ class Campaign:
         return accounts
 
     def close(self) -> None:
-        pids = [pid for pid in (self.proxy.process.pid, *self.left) if alive(pid)]
+        pids = [pid for pid in (self.proxy.process.pid, *child_pids(self.proxy.process.pid)) if alive(pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -386,13 +386,17 @@ def filled(campaign: Campaign) -> None:
     """Fill the disk under flood, until frames are lost for that."""
     campaign.flood()
     ballast = campaign.directory / "ballast"
-    fill(ballast)
+
+    def lost() -> float:
+        return campaign.proxy.metric("framegate_tap_dropped_total", framegate_reason="disk_full")
 
     def dropped() -> bool:
         if all(client.quiet for client in campaign.traffic.here):
             campaign.traffic.flood(1)
-        return campaign.proxy.metric("framegate_tap_dropped_total", framegate_reason="disk_full") > 0
+        return lost() > before
 
+    before = lost()
+    fill(ballast)
     campaign.until(dropped, "the disk is full")
     fill(ballast)
 

@@ -3,25 +3,28 @@
 import collections
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from framegate.control.cli.tap_fleet import verify_fleet
+from framegate.control.cli.tap_fleet import fleet_exit_code, verify_fleet
 from framegate.proxy.pipeline.sql import open_tables
+from framegate.proxy.tap.ledger import run_of
 from tests.fakes import kills
-from tests.fakes.framegate import run_cli
+from tests.fakes.framegate import run_cli, shipper_pid
 from tests.fakes.jobs import table
 from tests.fakes.judge import Account, Key, judge
-from tests.fakes.s3 import S3
-from tests.fakes.spark_cluster import cluster_job
+from tests.fakes.s3 import ABORTED, S3
+from tests.fakes.spark_cluster import busy, cluster_job
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
 
 MINUTE_NS: Final = 60_000_000_000
+LOST: Final = {"lost", "at_most", "unknown"}
 LONG_S: Final = 120  # for what waits for Spark
 
 
@@ -40,6 +43,7 @@ class FleetCampaign(kills.Campaign):
         self.state = folder / "state"
         self.output = s3.url.replace("production", "tables")
         self.done: collections.Counter[str] = collections.Counter()
+        self.missing = 0  # frames that reached their end, and are in no row
         self.restarts: list[str] = []  # why the job ended by itself, and had to be started again
         self._master, self.workers = cluster
         self._errors = (folder.parent / "job.log").open("w+")
@@ -47,13 +51,14 @@ class FleetCampaign(kills.Campaign):
         ship = {"to": s3.url, "interval": "1s", "keep": "shipped"}
         small = {"segment_age": "1s", "segment_size": "1MiB", "budget": "16MiB", "flush": "20ms", "ship": ship}
         super().__init__(folder, directory, seed, "all", disk=disk, tls=tls, **small)
-        self.most = 300
+        self.most = 100
 
     def __enter__(self) -> "FleetCampaign":
         self.start_job()
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self.s3.fault = lambda method, path: None
         self._held.close()
         self.close()
         self._errors.close()
@@ -83,12 +88,14 @@ class FleetCampaign(kills.Campaign):
 
     def progress(self) -> None:
         """Wait until the job has committed something more."""
-        before = self.commits()
+        before, due_s = self.commits(), 0.0
 
         def committed() -> bool:
+            nonlocal due_s
             self.keep_job()
-            if all(client.quiet for client in self.traffic.here):
+            if time.monotonic() > due_s:
                 self.flood()
+                due_s = time.monotonic() + 2
             return self.commits() > before
 
         self.until(committed, "the job commits", LONG_S)
@@ -105,7 +112,7 @@ class FleetCampaign(kills.Campaign):
     def fault(self, kind: str) -> None:
         """One of ``FAULTS``, while all send."""
         self.keep_job()
-        FAULTS[kind](self)
+        (FAULTS | FAULTS_OF_DISKS)[kind](self)
         self.done[kind] += 1
 
     # --- the end -----------------------------------------------------------------------------------------------------------------
@@ -116,35 +123,75 @@ class FleetCampaign(kills.Campaign):
         self.traffic.quiet()
         self.traffic.part()
         assert self.proxy.stop(kills.WAIT_S) == 0
-        shipped = run_cli("tap", "ship", str(self.directory), self.s3.url + "/test")  # the shipper may wait for its next attempt
+        shipped = run_cli("tap", "ship", str(self.directory), self.s3.url)  # the shipper may wait for its next attempt
         assert shipped.returncode == 0, shipped.stderr
         self.start_job(availableNow=True)
-        said, _ = self.job.communicate(timeout=LONG_S)
+        self.job.communicate(timeout=2 * LONG_S)
         assert self.job.returncode == 0, self.job_errors()
         root = f"{self.s3.url}/test"
         accounts = judge(root, self.traffic, kills.captured(self._rules), faults)
-        self._compare(root, said)
+        self._compare(root)
         self._judge_minutes()
         return accounts
 
-    def _compare(self, root: str, said: str) -> None:
+    def _compare(self, root: str) -> None:
         """The tables have what the log has, each once."""
         names = ("stream", "connection_id", "direction", "sequence")
         rows = table(self.output, "frames", *names, "offset", "chunk_index", "frame_index", "payload")
         log = [(item.stream, item.connection, item.direction, item.number, item.body) for item in read_frames(root)]
         assert collections.Counter((*(row[name] for name in names), row["payload"]) for row in rows) == collections.Counter(log)
         assert len({(row["stream"], row["offset"], row["chunk_index"], row["frame_index"]) for row in rows}) == len(rows)
-        gaps = collections.Counter((gap.stream, gap.reason, gap.certainty, gap.frames) for gap in read_gaps(root))
-        told = ("stream", "reason", "certainty", "lost_frames")
-        assert collections.Counter(tuple(row[name] for name in told) for row in table(self.output, "gaps", *told)) == gaps
+        told = ("stream", "reason", "certainty", "lost_frames", "lost_ends")
+        gaps = table(self.output, "gaps", *told)
+        assert collections.Counter(tuple(row[name] for name in told[:-1]) for row in gaps if not row["lost_ends"]) == collections.Counter(
+            (gap.stream, gap.reason, gap.certainty, gap.frames) for gap in read_gaps(root)
+        )
+        self._compare_ends(collections.Counter(row["stream"] for row in gaps for _ in range(row["lost_ends"] or 0)))
+
+    def _compare_ends(self, lost: Mapping[str, int]) -> None:
+        """Each connection that ended is a row once; those that were a dead processor's may be none. ``lost``: ends that gaps count, by stream."""
+        received = self.traffic.echo.received()
+        rows = table(self.output, "connections")
+        ends = {row["connection_id"]: row for row in rows}
+        assert len(ends) == len(rows), "a connection that is there twice"
+        without: collections.Counter[str] = collections.Counter()
+        for client in self.traffic.clients:
+            end = ends.pop(client.id, None)
+            if end is None:
+                without[client.stream] += 1
+                continue
+            assert (end["stream"], end["peer"], end["listener"]) == (client.stream, client.peer, client.listener)
+            assert received.get(client.number, 0) <= end["request_frames"] <= client.sent, end
+            assert client.received() <= end["response_frames"] <= end["request_frames"], end
+        assert not ends, "connections that no client had"
+        killed = {stream for kill in self.kills for stream in kill.streams if kill.kind != "control"}  # without control, processors end in order
+        assert {stream: count for stream, count in without.items() if stream not in killed} == {**lost}
 
     def _judge_minutes(self) -> None:
-        ask = open_tables(self.output)
-        fleet = verify_fleet(self.s3.url)
+        """No row says ``complete`` where a frame is missing; minutes are judged as ``verify`` does, and the command says so."""
+        ask, fleet = open_tables(self.output), verify_fleet(self.s3.url)
+        states = {
+            (run_of(row["stream"]), row["listener"], row["direction"], int(row["minute"].timestamp()) // 60): row["state"]
+            for row in ask("SELECT stream, listener, direction, minute, state FROM completeness").to_pylist()
+        }
         judged = [tuple(row.values()) for row in ask("SELECT minute, state, seen, lost, at_most FROM minutes ORDER BY minute").to_pylist()]
         assert [(int(minute.timestamp()) * 10**9, *row) for minute, *row in judged] == [
             (one.window_ns, one.state, one.seen, one.lost, one.at_most) for one in fleet.minutes
         ]
+        found = collections.defaultdict(set)
+        for row in table(self.output, "frames", "connection_id", "direction", "sequence"):
+            found[row["connection_id"], row["direction"]].add(row["sequence"])
+        received = self.traffic.echo.received()
+        for client in self.traffic.clients:
+            for direction, count in (("request", received.get(client.number, 0)), ("response", client.received())):
+                for number in set(range(count)) - found[client.id, direction]:
+                    first, last = (at_ns // MINUTE_NS for at_ns in client.passed(number))
+                    said = {states.get((run_of(client.stream), client.listener, direction, minute), "no row") for minute in range(first, last + 1)}
+                    assert said & LOST, f"frame {number} of {client.id} is missing: {said}"
+                    self.missing += 1
+        code = run_cli("tap", "verify", self.s3.url).returncode
+        assert code == fleet_exit_code(fleet) in (0, 1, 6)
+        assert (code == 0) <= (not self.missing), "verify says that nothing is missing"
 
 
 def driver(campaign: FleetCampaign) -> None:
@@ -155,7 +202,132 @@ def driver(campaign: FleetCampaign) -> None:
     campaign.start_job()
 
 
+def executor(campaign: FleetCampaign) -> None:
+    """An executor that has worked, with the tasks that it may have."""
+    campaign.flood()
+
+    def found() -> list[int]:
+        campaign.keep_job()
+        return busy(campaign.workers)
+
+    campaign.until(lambda: bool(found()), "an executor works", LONG_S)
+    time.sleep(campaign.rng.random())
+    with contextlib.suppress(IndexError, ProcessLookupError):  # it has ended with its driver
+        os.kill(campaign.rng.choice(found()), signal.SIGKILL)
+
+
+def shipper(campaign: FleetCampaign) -> None:
+    """The shipper, as soon as it lives."""
+    campaign.flood()
+    campaign.until(lambda: shipper_pid(campaign.proxy.process.pid) is not None, "the shipper lives", LONG_S)
+    time.sleep(campaign.rng.random() / 2)
+    pid = shipper_pid(campaign.proxy.process.pid)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def stopped_control(campaign: FleetCampaign) -> None:
+    """SIGSTOP to control for some seconds, and perhaps a processor dies meanwhile."""
+    campaign.flood()
+    streams = campaign.streams()
+    os.kill(campaign.proxy.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(campaign.rng.uniform(0.1, 3))
+        victim = campaign.rng.choice([None, *sorted(streams)])
+        if victim is not None:
+            os.kill(victim, signal.SIGKILL)
+            campaign.note("stopped control", [streams[victim]])
+            time.sleep(campaign.rng.random())
+    finally:
+        os.kill(campaign.proxy.process.pid, signal.SIGCONT)
+    if victim is not None:
+        campaign.recovered([streams[victim]])
+
+
+def disk(campaign: FleetCampaign) -> None:
+    """The disk of the log is full for a while."""
+    kills.filled(campaign)
+    kills.emptied(campaign)
+
+
+def _of_store(campaign: FleetCampaign, fault: Callable[[str, str], int | None]) -> None:
+    """A fault of the store, until a request has met it, and a moment longer."""
+    campaign.flood()
+    met: list[str] = []
+
+    def counted(method: str, path: str) -> int | None:
+        found = fault(method, path)
+        if found is not None:
+            met.append(path)
+        return found
+
+    campaign.s3.fault = counted
+    campaign.until(lambda: bool(met), "a request meets the fault", LONG_S)
+    time.sleep(2 * campaign.rng.random())
+    campaign.s3.fault = lambda method, path: None
+
+
+def refused(campaign: FleetCampaign) -> None:
+    """Half of all requests get 503; they are done, or not."""
+    campaign.s3.refuses_done = campaign.rng.random() < 0.5
+    chance = random.Random(campaign.rng.random())
+    _of_store(campaign, lambda method, path: 503 if chance.random() < 0.5 else None)
+
+
+def truncated(campaign: FleetCampaign) -> None:
+    """A part of each third uploaded segment arrives; uploads of others end within, and nothing of them is stored."""
+    chance = random.Random(campaign.rng.random())
+
+    def fault(method: str, path: str) -> int | None:
+        if method != "PUT" or chance.random() < 0.67:
+            return None
+        return chance.randrange(100) if path.endswith(".seg") else ABORTED
+
+    _of_store(campaign, fault)
+
+
+def slow(campaign: FleetCampaign) -> None:
+    """Each request takes up to a second, for some seconds."""
+    chance = random.Random(campaign.rng.random())
+    campaign.s3.fault = lambda method, path: time.sleep(chance.random())
+    for _ in range(3):
+        campaign.flood()
+        time.sleep(campaign.rng.random())
+    campaign.s3.fault = lambda method, path: None
+
+
+def refusing(campaign: FleetCampaign) -> None:
+    """The store is away for up to five seconds."""
+    restarted(campaign, campaign.rng.uniform(1, 5))
+
+
+def restarted(campaign: FleetCampaign, away_s: float = 0.0) -> None:
+    """The store is started again; requests under way get no answer."""
+    campaign.flood()
+    count = len(campaign.s3.requests)
+    campaign.until(lambda: len(campaign.s3.requests) > count, "a request", LONG_S)
+    campaign.s3.stop()
+    time.sleep(away_s)
+    campaign.s3.start()
+
+
 FAULTS: Final[dict[str, Callable[[FleetCampaign], None]]] = {
     "processor": kills.flood,
+    "both processors": kills.two,
+    "a processor in its recovery": kills.settling,
+    "control": kills.control,
+    "control and processors": kills.group,
+    "control stopped": stopped_control,
+    "shipper": shipper,
     "driver": driver,
+    "executor": executor,
+    "store restarted": restarted,
+    "store away": refusing,
+    "store slow": slow,
+    "store refuses": refused,
+    "store truncates": truncated,
+}
+FAULTS_OF_DISKS: Final[dict[str, Callable[[FleetCampaign], None]]] = {
+    "disk full": disk,
+    "processor while its disk is full": kills.full_at_kill,
 }

@@ -11,6 +11,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 BUCKET = "taps"
+ABORTED = 100  # for a fault: the connection ends within the body
 REFUSALS = {503: "503 Slow Down", 403: "403 Forbidden"}
 
 
@@ -25,7 +26,7 @@ class S3:
 
         self._app: Wsgi = DomainDispatcherApplication(create_backend_app)
         self.requests: list[tuple[str, str]] = []  # method and path of each request
-        # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None
+        # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, ABORTED, or None
         self.fault: Callable[[str, str], int | None] = lambda method, path: None
         self.refuses_done = False  # whether what is refused was done nevertheless
         self.held = threading.Event()  # requests wait while it is not set
@@ -72,6 +73,8 @@ class S3:
                 list(self._app(environ, lambda *_: None))
             start(REFUSALS[fault], [("Content-Type", "application/xml"), ("Content-Length", "0")])
             return [b""]
+        if fault == ABORTED:
+            raise ConnectionAbortedError
         if fault is not None:
             body = body[:fault]
             environ["CONTENT_LENGTH"] = str(len(body))

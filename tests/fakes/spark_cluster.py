@@ -13,25 +13,25 @@ from typing import IO, Any, Final
 from tests.fakes.framegate import child_pids, until
 from tests.fakes.jobs import environment
 
-# Standard input: the settings of Spark, and the trigger. Standard output: "started", then, once everything available is read, what is in the tables:
-# node and CRC of the body of each frame, and how often it is there.
+# Standard input: the settings of Spark, the trigger, and whether, once everything is read, standard output gets what Spark reads in the tables: node
+# and CRC of the body of each frame, and how often it is there.
 JOB: Final = """
 import contextlib, json, sys
 from pyspark.sql import SparkSession
 from framegate.proxy.pipeline.pyspark_framegate import read_table, register
 from framegate.proxy.pipeline.tables import TableWriter
 master, url, output, state = sys.argv[1:]
-settings, trigger = json.loads(sys.stdin.readline())
+settings, trigger, counted = json.loads(sys.stdin.readline())
 spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
 register(spark)
 options = {"parallelism": "6", "maxPartitionBytes": "1m", "output": output}
 stream = spark.readStream.format("framegate").options(**options).load(url)
 with contextlib.closing(TableWriter(output, source=url)) as writer:
     query = stream.writeStream.foreachBatch(writer).option("checkpointLocation", state).trigger(**trigger).start()
-    print("started", flush=True)
     query.awaitTermination()
-rows = read_table(spark, output, "frames").selectExpr("node", "crc32(payload) AS crc").groupBy("node", "crc").count()
-print(json.dumps([list(row) for row in rows.collect()]))
+if counted:
+    rows = read_table(spark, output, "frames").selectExpr("node", "crc32(payload) AS crc").groupBy("node", "crc").count()
+    print(json.dumps([list(row) for row in rows.collect()]))
 spark.stop()
 """
 JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -85,7 +85,7 @@ def busy(workers: list["subprocess.Popen[bytes]"]) -> list[int]:
 
 @contextlib.contextmanager
 def cluster_job(
-    master: str, url: str, output: str, state: Path, errors: IO[str] | int = subprocess.PIPE, **trigger: Any
+    master: str, url: str, output: str, state: Path, errors: IO[str] | int = subprocess.PIPE, *, counted: bool = False, **trigger: Any
 ) -> Iterator["subprocess.Popen[str]"]:
     """``JOB`` as a process group of its own, which is killed behind the block."""
     settings = {
@@ -104,7 +104,7 @@ def cluster_job(
     with subprocess.Popen(command, env=told, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True) as job:
         try:
             assert job.stdin is not None
-            job.stdin.write(json.dumps([settings, trigger]) + "\n")
+            job.stdin.write(json.dumps([settings, trigger, counted]) + "\n")
             job.stdin.flush()
             yield job
         finally:

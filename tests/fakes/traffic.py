@@ -184,7 +184,7 @@ class Client:
 
     def close(self) -> None:
         with contextlib.suppress(OSError), self._lock:
-            self.sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of a TLS socket would go on in plaintext
         self.settle()
         self._reader.join(10)
         self.sock.close()

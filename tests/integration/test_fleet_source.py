@@ -227,7 +227,7 @@ def test_a_cluster_without_a_common_folder_writes_tables_of_a_fleet_though_an_ex
                 time.sleep(0.3)
 
         s3.fault = slow
-        with cluster_job(master, s3.url, output, tmp_path / "state", availableNow=True) as job:
+        with cluster_job(master, s3.url, output, tmp_path / "state", counted=True, availableNow=True) as job:
             until_job(lambda: len(begun) >= 6 and busy(workers), "task", job)
             os.kill(busy(workers)[0], signal.SIGKILL)
             said, errors = job.communicate(timeout=200)
