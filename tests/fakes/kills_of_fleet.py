@@ -19,6 +19,7 @@ from tests.fakes.framegate import run_cli, shipper_pid
 from tests.fakes.jobs import table
 from tests.fakes.judge import Account, Key, judge
 from tests.fakes.s3 import ABORTED, S3
+from tests.fakes.small_disk import fill
 from tests.fakes.spark_cluster import busy, cluster_job
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
@@ -40,7 +41,7 @@ class FleetCampaign(kills.Campaign):
         self, folder: Path, directory: Path, seed: int, s3: S3, tls: TlsWorld, cluster: tuple[str, list["subprocess.Popen[bytes]"]], disk: bool
     ) -> None:
         self.s3 = s3
-        self.state = folder / "state"
+        self.state = folder.parent / "state" / "checkpoint"
         self.output = s3.url.replace("production", "tables")
         self.done: collections.Counter[str] = collections.Counter()
         self.missing = 0  # frames that reached their end, and are in no row
@@ -133,6 +134,13 @@ class FleetCampaign(kills.Campaign):
         self._compare(root)
         self._judge_minutes()
         return accounts
+
+    def report(self, accounts: Mapping[Key, Account]) -> str:
+        """What happened, and what was found, in numbers."""
+        names = ("sent", "truth", "stored", "exact", "at_most", "unknown")
+        sums = {name: sum(getattr(account, name) for account in accounts.values()) for name in names}
+        ended = [text.strip().rsplit("\n", 1)[-1][:200] for text in self.restarts]
+        return f"{dict(self.done)}; {sums}; missing: {self.missing}; clients: {len(self.traffic.clients)}; the job ended {len(ended)} times: {ended}"
 
     def _compare(self, root: str) -> None:
         """The tables have what the log has, each once."""
@@ -250,6 +258,15 @@ def disk(campaign: FleetCampaign) -> None:
     kills.emptied(campaign)
 
 
+def full_checkpoint(campaign: FleetCampaign) -> None:
+    """The disk of the job's checkpoint is full until the job has ended."""
+    ballast = campaign.state.parent / "ballast"
+    campaign.flood()
+    fill(ballast)
+    campaign.until(lambda: campaign.job.poll() is not None, "the job ends", LONG_S)
+    ballast.unlink()
+
+
 def _of_store(campaign: FleetCampaign, fault: Callable[[str, str], int | None]) -> None:
     """A fault of the store, until a request has met it, and a moment longer."""
     campaign.flood()
@@ -330,4 +347,5 @@ FAULTS: Final[dict[str, Callable[[FleetCampaign], None]]] = {
 FAULTS_OF_DISKS: Final[dict[str, Callable[[FleetCampaign], None]]] = {
     "disk full": disk,
     "processor while its disk is full": kills.full_at_kill,
+    "checkpoint full": full_checkpoint,
 }

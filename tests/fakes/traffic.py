@@ -9,10 +9,11 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from framegate.control.v1.channel_service_pb2 import Channel
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate, until
@@ -210,8 +211,13 @@ class Traffic:
             fresh.append(Client(len(self.clients) + len(fresh) + 1, listener, sock, self._rng.randrange(1 << 30), large=large))
         self.clients += fresh
         self.here += fresh
-        peers = {client.peer for client in fresh}
-        listed = until(lambda: peers <= (found := proxy.channels()).keys() and found, "no channel came", WAIT_S)
+        peers = {(client.peer, client.listener) for client in fresh}  # a client that has left may have had the port, to the other listener
+
+        def opened() -> Mapping[str, Channel] | None:
+            found = proxy.channels()
+            return found if peers <= {(peer, channel.listener) for peer, channel in found.items()} else None
+
+        listed = until(opened, "no channel came", WAIT_S)
         streams = {
             int(stream.rsplit(".", 2)[1]): stream
             for stream, stream_record in read_ledger(str(directory)).streams.items()
