@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -54,12 +55,14 @@ class S3:
         self._server.server_close()
 
     def _serve(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        made = list(self._answer(environ, start))
-        if not self._up:
+        made = self._answer(environ, start)
+        if not self._up or made is None:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)  # else it would wait for the next request
             raise ConnectionAbortedError
         return made
 
-    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes] | None:
+        """None: there is none."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -74,7 +77,7 @@ class S3:
             start(REFUSALS[fault], [("Content-Type", "application/xml"), ("Content-Length", "0")])
             return [b""]
         if fault == ABORTED:
-            raise ConnectionAbortedError
+            return None
         if fault is not None:
             body = body[:fault]
             environ["CONTENT_LENGTH"] = str(len(body))

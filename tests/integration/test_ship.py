@@ -13,8 +13,9 @@ from framegate.control.cli.tap_fleet import Fleet, verify_fleet
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.fleet import node_at
 from framegate.proxy.tap.shipper import Shipper
+from framegate.proxy.tap.shipping import END_S
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
-from tests.fakes.framegate import Framegate, Witness, shipper_pid, until
+from tests.fakes.framegate import Framegate, Witness, alive, shipper_pid, until
 from tests.fakes.kept_tap import in_segments
 from tests.fakes.s3 import S3
 from tests.fakes.shipped import ShippedTap
@@ -159,6 +160,21 @@ def test_a_store_that_hangs_delays_neither_traffic_nor_the_end_for_long(s3: S3, 
     s3.held.set()
     fleet = found(s3)
     assert (fleet.nodes[0].state, {minute.state for minute in fleet.minutes} <= {"open"}) == ("running", True)
+
+
+def test_a_shipper_in_a_request_that_hangs_ends_soon_after_control_was_killed(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
+    config = tapped(plain, tmp_path / "tap", s3)
+    with Framegate(tmp_path / "framegate", config) as proxy:
+        proxy.wait_row(lambda row: row["event"] == "tap_shipping")
+        s3.held.clear()
+        until(s3.waiting.is_set)
+        pid = shipper_pid(proxy.process.pid)
+        assert pid is not None
+        proxy.process.kill()
+        until(lambda: not alive(pid), "it hangs, and no other process can ship", END_S + 5)
+    s3.held.set()
+    with Framegate(tmp_path / "framegate", config) as proxy:
+        proxy.wait_row(lambda row: row["event"] == "tap_shipping", 20)
 
 
 def test_with_keep_shipped_a_full_disk_loses_frames_with_their_number_and_shipping_makes_room(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
