@@ -392,7 +392,7 @@ def filled(campaign: Campaign) -> None:
 
     def dropped() -> bool:
         if all(client.quiet for client in campaign.traffic.here):
-            campaign.traffic.flood(1)
+            campaign.traffic.flood(1, campaign.most)
         return lost() > before
 
     before = lost()

@@ -69,7 +69,8 @@ class FleetCampaign(kills.Campaign):
     def start_job(self, **trigger: Any) -> None:
         """Start the driver, or start it again. Without a trigger it goes on until it is killed."""
         self._held.close()
-        self._errors.truncate(0)
+        self._errors.seek(0)
+        self._errors.truncate()
         trigger = trigger or {"processingTime": "200 milliseconds"}
         self.job = self._held.enter_context(cluster_job(self._master, self.s3.url, self.output, self.state, self._errors.fileno(), **trigger))
 
@@ -124,8 +125,8 @@ class FleetCampaign(kills.Campaign):
         self.traffic.quiet()
         self.traffic.part()
         assert self.proxy.stop(kills.WAIT_S) == 0
-        shipped = run_cli("tap", "ship", str(self.directory), self.s3.url)  # the shipper may wait for its next attempt
-        assert shipped.returncode == 0, shipped.stderr
+        ship = ("tap", "ship", str(self.directory), self.s3.url)  # the shipper may have waited for its next attempt
+        self.until(lambda: run_cli(*ship).returncode == 0, "the rest is shipped")
         self.start_job(availableNow=True)
         self.job.communicate(timeout=2 * LONG_S)
         assert self.job.returncode == 0, self.job_errors()
