@@ -20,13 +20,12 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ShipConfig
-from framegate.proxy.tap.shipping import LAST_S, MESSAGE_BYTES
+from framegate.proxy.tap.shipping import END_S, MESSAGE_BYTES
 
 TELL_S: Final = 1.0
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 STEADY_S: Final = 60.0  # a process that has lived so long is started again after ``FIRST_DELAY_S``
-STOP_S: Final = LAST_S + 1.0
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.tap.shipping")
 _ALSO: Final = "FRAMEGATE_SHIP_ENV"  # the variable that names further variables to pass on
 _PASSED: Final = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "IDENTITY_", "MSI_")
@@ -172,14 +171,14 @@ class ShippingProcess:
             self._socket = None
 
     async def stop(self) -> None:
-        """Let it ship what is left, at most for ``STOP_S``, and end it. The tap's directory is complete, and the reaper may be closed."""
+        """Let it ship what is left, at most for ``END_S``, and end it. The tap's directory is complete, and the reaper may be closed."""
         self._stopping = True
         child = self._child
         self._close()
         if child is None:
             return
         try:
-            await asyncio.to_thread(child.wait, STOP_S)
+            await asyncio.to_thread(child.wait, END_S)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -2,7 +2,8 @@
 
 Its standard input is a socket of messages, JSON. From control come, first, the options of ``Shipper`` with ``directory`` and ``url``; then, each
 second, ``{"at_ns": …, "at_s": …, "streams": {name: [idle_ns, failed_ns]}}`` (``Told``). When control closes its end, or dies, the process ships what
-is left and ends. It sends ``{"error": text}`` when shipping begins to fail, or fails for another reason; with an empty text: it works, again.
+is left and ends, after ``END_S`` at the latest, whatever the store does: the shipper of the next control waits for that. It sends ``{"error": text}``
+when shipping begins to fail, or fails for another reason; with an empty text: it works, again.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,6 +22,7 @@ from framegate.proxy.tap.shipper import CONSUMER, Shipper, Told, ToldStream
 from framegate.proxy.tap.store import store_at
 
 LAST_S: Final = 5.0  # how long what is left at the end is tried again
+END_S: Final = LAST_S + 1.0
 MESSAGE_BYTES: Final = 256 * 1024
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -93,11 +96,21 @@ class Shipping:
             self._told = Told(message["at_ns"], message["at_s"], {name: ToldStream(*facts) for name, facts in message["streams"].items()})
 
 
+def _end_with(connection: socket.socket) -> None:
+    """End the process ``END_S`` after control has closed its end. A request may last for minutes."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)
+    hung_up.poll()
+    time.sleep(END_S)
+    os._exit(1)
+
+
 def main() -> None:
     """Serve control over standard input."""
     os.nice(_NICE)
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as connection:
         connection.setblocking(True)
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         first = connection.recv(MESSAGE_BYTES)
         if first:
             Shipping(connection, json.loads(first)).run()

@@ -26,15 +26,28 @@ from tests.fakes.upstream import ask, peer_name
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
+SHIPPER = b"framegate.proxy.tap.shipping"
+
+
+def child_pids(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += (task / "children").read_text().split()
+    return [int(child) for child in found]
 
 
 def processor_pids(control_pid: int) -> list[int]:
     """The processors, and handler processes, that a control process started."""
-    pids = Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"framegate.control.rotation.questions" not in _command(pid)]
+    others = (b"framegate.control.rotation.questions", SHIPPER)
+    return [pid for pid in child_pids(control_pid) if not any(other in _command(pid) for other in others)]
 
 
-def _command(pid: str) -> bytes:
+def shipper_pid(control_pid: int) -> int | None:
+    return next((pid for pid in child_pids(control_pid) if SHIPPER in _command(pid)), None)
+
+
+def _command(pid: int) -> bytes:
     """Empty: it is gone."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -44,11 +44,11 @@ class Account:
         return not self.unknown and not self.at_most and "open" not in self.states and "cut" not in self.states
 
 
-def judge(directory: Path, traffic: Traffic, tapped: Tapped, faults: Iterable[str] = ()) -> dict[Key, Account]:
+def judge(directory: Path | str, traffic: Traffic, tapped: Tapped, faults: Iterable[str] = ()) -> dict[Key, Account]:
     """Check everything, and raise AssertionError for what is not as it must be.
 
     Args:
-        directory: of the tap.
+        directory: of the tap, or the URL of the node in a store.
         traffic: all that there ever was; none is under way.
         tapped: by listener and direction.
         faults: of the verdict, of which parts are expected.
@@ -91,6 +91,7 @@ def _stored(root: str, clients: list[Client], tapped: Tapped) -> dict[tuple[int,
     by_id = {client.id: client for client in clients}
     found: dict[tuple[int, str], set[int]] = {}
     for item in read_frames(root):
+        assert item.connection in by_id, f"a connection that no client had: {item}"
         client = by_id[item.connection]
         assert (item.stream, item.listener, item.peer) == (client.stream, client.listener, item.peer)
         body = client.body(item.number)

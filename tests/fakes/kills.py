@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from framegate.proxy.network.tls_context import client_context
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import LogError
-from tests.fakes.framegate import Framegate, alive, processor_pids
+from tests.fakes.framegate import Framegate, alive, child_pids, processor_pids
 from tests.fakes.judge import Account, Key, judge
 from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
+from tests.fakes.tls import TlsWorld
 from tests.fakes.traffic import Traffic
 
 Row = dict[str, Any]
@@ -63,15 +65,20 @@ class Campaign:
         seed: of all that is random.
         rules: of the tap, of ``SETTINGS``.
         disk: the tap has a small disk of its own, which may be filled.
+        tls: certificates of the listeners; None: plaintext.
     """
 
-    def __init__(self, folder: Path, directory: Path, seed: int, rules: str = "all", *, disk: bool = False, **tap: Any) -> None:
+    def __init__(
+        self, folder: Path, directory: Path, seed: int, rules: str = "all", *, disk: bool = False, tls: TlsWorld | None = None, **tap: Any
+    ) -> None:
         self.rng = random.Random(seed)
         self.directory = directory
         self.traffic = Traffic(seed)
         self.kills: list[Kill] = []
         self.disk = disk
         self.retention = "budget" in tap  # it deletes segments that would be compared
+        self.most = 5000  # frames of a client in a flood
+        self._tls = tls
         self._folder = folder
         self._rules = SETTINGS[rules]
         self._tap = {
@@ -87,7 +94,9 @@ class Campaign:
     # --- the proxy ---------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> Framegate:
-        sides = {"upstream": "echo", "max_receive_size": "1MiB"}
+        sides: Row = {"upstream": "echo", "max_receive_size": "1MiB"}
+        if self._tls is not None:
+            sides["tls"] = dict(zip(("certificate", "key"), self._tls.server, strict=True))
         config = {
             "processors": 2,
             "memory_pool": {"size": "8MiB"},
@@ -101,20 +110,21 @@ class Campaign:
         return proxy
 
     def clients(self, count: int = 4) -> None:
-        self.traffic.connect(self.proxy, [self.rng.choice("ab") for _ in range(count)], self.directory)
+        context = None if self._tls is None else client_context(ca=self._tls.authority)
+        self.traffic.connect(self.proxy, [self.rng.choice("ab") for _ in range(count)], self.directory, context)
 
     def flood(self) -> None:
         """Traffic as fast as it goes, until a random number of answers has come; it goes on."""
         if len(self.traffic.here) < 4:
             self.clients()
-        self.traffic.flood(self.rng.choice([5, 100, 1000, 3000]))
+        self.traffic.flood(min(self.rng.choice([5, 100, 1000, 3000]), self.most), self.most)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
+    def until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+        deadline = time.monotonic() + wait_s
         while not condition():
             if time.monotonic() > deadline:
                 rows = "\n".join(map(str, self.proxy.rows[-30:]))
-                raise AssertionError(f"{what}: not in {WAIT_S} s; the last rows are\n{rows}")
+                raise AssertionError(f"{what}: not in {wait_s} s; the last rows are\n{rows}")
             time.sleep(0.005)
 
     def streams(self) -> dict[int, str]:
@@ -169,7 +179,7 @@ class Campaign:
         return accounts
 
     def close(self) -> None:
-        pids = [pid for pid in (self.proxy.process.pid, *self.left) if alive(pid)]
+        pids = [pid for pid in (self.proxy.process.pid, *child_pids(self.proxy.process.pid)) if alive(pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -376,13 +386,17 @@ def filled(campaign: Campaign) -> None:
     """Fill the disk under flood, until frames are lost for that."""
     campaign.flood()
     ballast = campaign.directory / "ballast"
-    fill(ballast)
+
+    def lost() -> float:
+        return campaign.proxy.metric("framegate_tap_dropped_total", framegate_reason="disk_full")
 
     def dropped() -> bool:
         if all(client.quiet for client in campaign.traffic.here):
-            campaign.traffic.flood(1)
-        return campaign.proxy.metric("framegate_tap_dropped_total", framegate_reason="disk_full") > 0
+            campaign.traffic.flood(1, campaign.most)
+        return lost() > before
 
+    before = lost()
+    fill(ballast)
     campaign.until(dropped, "the disk is full")
     fill(ballast)
 

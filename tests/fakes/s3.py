@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 BUCKET = "taps"
+ABORTED = 100  # for a fault: the connection ends within the body
 REFUSALS = {503: "503 Slow Down", 403: "403 Forbidden"}
 
 
@@ -25,20 +27,43 @@ class S3:
 
         self._app: Wsgi = DomainDispatcherApplication(create_backend_app)
         self.requests: list[tuple[str, str]] = []  # method and path of each request
-        # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, or None
+        # is asked about each request; returns the status of a refusal, a number of body bytes below 100 that arrive, ABORTED, or None
         self.fault: Callable[[str, str], int | None] = lambda method, path: None
         self.refuses_done = False  # whether what is refused was done nevertheless
         self.held = threading.Event()  # requests wait while it is not set
         self.held.set()
         self.waiting = threading.Event()
-        self._server = make_server(address, 0, self._serve, threaded=True, request_handler=Quiet)
-        self._server.daemon_threads = True  # type: ignore[attr-defined]
-        self.endpoint = f"http://{address}:{self._server.port}"  # its URL
+        self._address = address
+        self._port = 0
+        self.start()
+        self.endpoint = f"http://{address}:{self._port}"  # its URL
         self.url = f"s3://{BUCKET}/production"  # of a prefix in its bucket
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        """Listen; at the same port, if it was stopped."""
+        self._server = make_server(self._address, self._port, self._serve, threaded=True, request_handler=Quiet)
+        self._server.daemon_threads = True  # type: ignore[attr-defined]
+        self._port = self._server.port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
+        self._up = True
+
+    def stop(self) -> None:
+        """Refuse connections. Requests under way get no answer, whether they were done or not. What is stored stays."""
+        self._up = False
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
     def _serve(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        made = self._answer(environ, start)
+        if not self._up or made is None:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)  # else it would wait for the next request
+            raise ConnectionAbortedError
+        return made
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes] | None:
+        """None: there is none."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -52,6 +77,8 @@ class S3:
                 list(self._app(environ, lambda *_: None))
             start(REFUSALS[fault], [("Content-Type", "application/xml"), ("Content-Length", "0")])
             return [b""]
+        if fault == ABORTED:
+            return None
         if fault is not None:
             body = body[:fault]
             environ["CONTENT_LENGTH"] = str(len(body))
@@ -82,9 +109,8 @@ class S3:
 
     def close(self) -> None:
         self.held.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        if self._up:
+            self.stop()
 
 
 @contextlib.contextmanager

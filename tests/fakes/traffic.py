@@ -1,13 +1,19 @@
 """Traffic whose frames carry the number of their client and their own number; both ends keep what reached them."""
 
+import bisect
 import contextlib
 import random
+import select
 import socket
+import ssl
 import struct
 import threading
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from framegate.control.v1.channel_service_pb2 import Channel
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate, until
@@ -20,6 +26,7 @@ SIZES: Final = (HEADER.size, 20, 100, 100, 100, 1000, 5000)
 LARGE: Final = 300_000  # Above what passes whole: an answer of this size is cut through
 BATCH: Final = 40
 WAIT_S: Final = 40
+LATER: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def body_of(client: int, number: int, size: int) -> bytes:
@@ -80,6 +87,13 @@ class Client:
         self.number = number  # in each of its frames
         self.listener = listener  # which it is connected to
         self.sock = sock
+        self.sock.setblocking(False)
+        self.peer = peer_name(sock)
+        self._lock = threading.Lock()  # a TLS socket is one thread's at a time
+        # wall clock: numbers of frames about to be sent, bytes that had come, and the end
+        self._sent_at: list[tuple[int, int]] = []
+        self._came_at: list[tuple[int, int]] = []
+        self._left_ns = 1 << 62
         # id, stream: the channel's, and the stream of the processor that has it
         self.id = 0
         self.stream = ""
@@ -94,10 +108,6 @@ class Client:
         self._writer = threading.Thread()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-
-    @property
-    def peer(self) -> str:
-        return peer_name(self.sock)
 
     def body(self, number: int) -> bytes:
         return body_of(self.number, number, self._sizes[number % 64])
@@ -123,6 +133,13 @@ class Client:
         assert found == [(self.number, number) for number in range(len(found))]
         return len(found)
 
+    def passed(self, number: int) -> tuple[int, int]:
+        """Wall clock between which a frame and its answer passed: it was about to be sent; the answer had come, or the client left."""
+        rounds, rest = divmod(number + 1, 64)
+        end = (number + 1) * LENGTH.size + rounds * sum(self._sizes) + sum(self._sizes[:rest])
+        came = bisect.bisect_left(self._came_at, (end, 0))
+        return self._sent_at[bisect.bisect(self._sent_at, (number, 1 << 62)) - 1][1], (*self._came_at[came : came + 1], (0, self._left_ns))[0][1]
+
     def flood(self, count: int, stop: threading.Event) -> None:
         """Send so many frames without waiting for an answer, on a thread."""
         self._writer = threading.Thread(target=self._write, args=(count, stop), daemon=True)
@@ -133,14 +150,32 @@ class Client:
             while count > 0 and not stop.is_set():
                 take = min(BATCH, count)
                 batch = b"".join(frame(self.body(self.sent + index)) for index in range(take))
+                self._sent_at.append((self.sent, time.time_ns()))
                 self.sent += take
                 count -= take
-                self.sock.sendall(batch)
+                self._send(memoryview(batch))
+
+    def _send(self, left: memoryview) -> None:
+        while left:
+            try:
+                with self._lock:
+                    left = left[self.sock.send(left) :]
+            except LATER:
+                select.select([], [self.sock], [])
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
-            while data := self.sock.recv(1 << 18):
+            while True:
+                try:
+                    with self._lock:
+                        data = self.sock.recv(1 << 18)
+                except LATER:
+                    select.select([self.sock], [], [])
+                    continue
+                if not data:
+                    return
                 self._came += data
+                self._came_at.append((len(self._came), time.time_ns()))
 
     def settle(self) -> None:
         """Wait until the writer has sent everything, or its connection has ended."""
@@ -149,11 +184,12 @@ class Client:
             assert not self._writer.is_alive(), "a client is stuck"
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
+        with contextlib.suppress(OSError), self._lock:
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of a TLS socket would go on in plaintext
         self.settle()
         self._reader.join(10)
+        self.sock.close()
+        self._left_ns = time.time_ns()
 
 
 class Traffic:
@@ -166,17 +202,22 @@ class Traffic:
         self._rng = random.Random(seed)
         self._stop = threading.Event()
 
-    def connect(self, proxy: Framegate, listeners: list[str], directory: Path) -> None:
+    def connect(self, proxy: Framegate, listeners: list[str], directory: Path, tls: ssl.SSLContext | None = None) -> None:
         """Connect a client to each of these listeners; each has its channel when this returns."""
         fresh = []
         for listener in listeners:
-            sock = proxy.connect(listener, timeout=60)
+            sock = proxy.connect(listener, tls, timeout=60)
             large = self._rng.random() < 0.3
             fresh.append(Client(len(self.clients) + len(fresh) + 1, listener, sock, self._rng.randrange(1 << 30), large=large))
         self.clients += fresh
         self.here += fresh
-        peers = {client.peer for client in fresh}
-        listed = until(lambda: peers <= (found := proxy.channels()).keys() and found, "no channel came", WAIT_S)
+        peers = {(client.peer, client.listener) for client in fresh}  # a client that has left may have had the port, to the other listener
+
+        def opened() -> Mapping[str, Channel] | None:
+            found = proxy.channels()
+            return found if peers <= {(peer, channel.listener) for peer, channel in found.items()} else None
+
+        listed = until(opened, "no channel came", WAIT_S)
         streams = {
             int(stream.rsplit(".", 2)[1]): stream
             for stream, stream_record in read_ledger(str(directory)).streams.items()
@@ -216,10 +257,12 @@ class Traffic:
     def part(self, streams: set[str] | None = None) -> None:
         """Let the clients go whose processors are gone; None: all."""
         self._stop.set()
-        for client in list(self.here):
-            if streams is None or client.stream in streams:
-                client.close()
-                self.here.remove(client)
+        self.leave([client for client in self.here if streams is None or client.stream in streams])
+
+    def leave(self, clients: Iterable[Client]) -> None:
+        for client in clients:
+            client.close()
+            self.here.remove(client)
 
     def close(self) -> None:
         self.part()

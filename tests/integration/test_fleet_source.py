@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +23,12 @@ from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap.store import StoreError, store_at
-from tests.fakes.framegate import until
-from tests.fakes.jobs import WAIT_S, environment, running, table
+from tests.fakes.jobs import WAIT_S, running, table
 from tests.fakes.jobs import until as until_job
 from tests.fakes.kept_tap import START
 from tests.fakes.s3 import S3
 from tests.fakes.shipped import MINUTE_NS, ShippedTap
+from tests.fakes.spark_cluster import busy, cluster_job, standalone
 from tests.fakes.tap_log import FakeProcessor, demo_body
 from tests.proxy.pipeline.test_kafka_tables import PRODUCE, produce, produced
 
@@ -206,71 +204,6 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
 
 # --- a cluster -----------------------------------------------------------------------------------------------------------------------
 
-JOB = """
-import contextlib, json, sys
-from pyspark.sql import SparkSession
-from framegate.proxy.pipeline.pyspark_framegate import read_table, register
-from framegate.proxy.pipeline.tables import TableWriter
-master, url, output, state = sys.argv[1:]
-spark = SparkSession.builder.master(master).config(map=json.loads(sys.stdin.readline())).getOrCreate()
-register(spark)
-options = {"parallelism": "6", "maxPartitionBytes": "1m", "output": output}
-stream = spark.readStream.format("framegate").options(**options).load(url)
-with contextlib.closing(TableWriter(output, source=url)) as writer:
-    query = stream.writeStream.foreachBatch(writer).option("checkpointLocation", state).trigger(availableNow=True).start()
-    query.awaitTermination()
-rows = read_table(spark, output, "frames").selectExpr("node", "crc32(payload) AS crc").groupBy("node", "crc").count()
-print(json.dumps([list(row) for row in rows.collect()]))
-spark.stop()
-"""
-JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-
-
-@contextlib.contextmanager
-def standalone(folder: Path, hidden: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
-    """A master and two workers, from the classes in the package pyspark; as root, the workers do not see the folder ``hidden``."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    java = ["java", *JVM, "-Xmx256m", "-cp", f"{home}/jars/*"]
-    told = {**environment(), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)] if os.geteuid() == 0 else []
-    made: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *command: str) -> Path:
-        place = folder / name
-        place.mkdir()
-        with (place / "log").open("wb") as log:
-            made.append(subprocess.Popen(command, cwd=place, env=told, stdout=log, stderr=log, start_new_session=True))
-        return place / "log"
-
-    master = "org.apache.spark.deploy.master.Master"
-    worker = "org.apache.spark.deploy.worker.Worker"
-    try:
-        log = start("master", *java, master, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        line = until(lambda: next((line for line in log.read_text().splitlines() if "Starting Spark master at" in line), ""), "no master", 60)
-        url = line.split("Starting Spark master at ")[1].split()[0]
-        for number in range(2):
-            place = folder / f"worker-{number}"
-            more = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0", "--work-dir", str(place / "work"), url]
-            start(place.name, *hide, *java, worker, *more)
-        yield url, made[1:]
-    finally:
-        for process in reversed(made):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
-
-
-def busy(workers: list["subprocess.Popen[bytes]"]) -> list[int]:
-    """The executors whose Python processes run."""
-    found = [executor for worker in workers for executor in children(worker.pid)]
-    return [executor for executor in found if any(children(daemon) for daemon in children(executor))]
-
 
 @pytest.mark.extended
 @pytest.mark.spark
@@ -285,16 +218,6 @@ def test_a_cluster_without_a_common_folder_writes_tables_of_a_fleet_though_an_ex
     output = s3.url.replace("production", "tables")
     fleet.end()
     folder = tmp_path_factory.mktemp("cluster")
-    settings = {
-        "spark.executor.memory": "500m",
-        "spark.executor.cores": "1",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.executorEnv.PYTHONPATH": environment()["PYTHONPATH"],
-        "spark.python.unix.domain.socket.enabled": "false",
-        "spark.driver.extraJavaOptions": " ".join(JVM),
-        "spark.executor.extraJavaOptions": " ".join(JVM),
-    }
     with standalone(folder, tmp_path) as (master, workers):
         begun: list[str] = []
 
@@ -304,21 +227,10 @@ def test_a_cluster_without_a_common_folder_writes_tables_of_a_fleet_though_an_ex
                 time.sleep(0.3)
 
         s3.fault = slow
-        job = subprocess.Popen(
-            [sys.executable, "-c", JOB, master, s3.url, output, str(tmp_path / "state")],
-            env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            assert job.stdin is not None
-            job.stdin.write(json.dumps(settings) + "\n")
-            job.stdin.flush()
+        with cluster_job(master, s3.url, output, tmp_path / "state", counted=True, availableNow=True) as job:
             until_job(lambda: len(begun) >= 6 and busy(workers), "task", job)
             os.kill(busy(workers)[0], signal.SIGKILL)
             said, errors = job.communicate(timeout=200)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)
         assert job.returncode == 0, errors[-3000:]
     fleet.close()
     rows = {(node, crc): count for node, crc, count in json.loads(said.splitlines()[-1])}

@@ -13,8 +13,9 @@ from framegate.control.cli.tap_fleet import Fleet, verify_fleet
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.fleet import node_at
 from framegate.proxy.tap.shipper import Shipper
+from framegate.proxy.tap.shipping import END_S
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
-from tests.fakes.framegate import Framegate, Witness, until
+from tests.fakes.framegate import Framegate, Witness, alive, shipper_pid, until
 from tests.fakes.kept_tap import in_segments
 from tests.fakes.s3 import S3
 from tests.fakes.shipped import ShippedTap
@@ -29,20 +30,8 @@ def tapped(plain: dict[str, Any], directory: Path, s3: S3, **ship: Any) -> dict[
     return {**plain, "tap": {**tap, **ship.pop("tap", {}), "ship": {"to": s3.url, "interval": "1s", **ship}}}
 
 
-def shipper_pid(proxy: Framegate) -> int | None:
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and b"framegate.proxy.tap.shipping" in Path(f"/proc/{entry}/cmdline").read_bytes():
-                status = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
-                if int(status[1]) == proxy.process.pid:
-                    return int(entry)
-        except OSError:
-            continue
-    return None
-
-
 def killed(proxy: Framegate) -> int:
-    pid = until(lambda: shipper_pid(proxy))
+    pid = until(lambda: shipper_pid(proxy.process.pid))
     os.kill(pid, signal.SIGKILL)
     return int(pid)
 
@@ -106,7 +95,7 @@ def test_minutes_of_a_running_node_become_complete_and_a_killed_or_refused_shipp
         witness.check()
         proxy.wait_row(lambda row: row["event"] == "tap_ship_died")
         s3.held.set()
-        until(lambda: shipper_pid(proxy))
+        until(lambda: shipper_pid(proxy.process.pid))
         s3.fault = lambda method, path: 503 if method == "PUT" else None
         row = proxy.wait_row(lambda row: row["event"] == "tap_ship_failed", 20)
         assert "503" in row["error"]
@@ -171,6 +160,21 @@ def test_a_store_that_hangs_delays_neither_traffic_nor_the_end_for_long(s3: S3, 
     s3.held.set()
     fleet = found(s3)
     assert (fleet.nodes[0].state, {minute.state for minute in fleet.minutes} <= {"open"}) == ("running", True)
+
+
+def test_a_shipper_in_a_request_that_hangs_ends_soon_after_control_was_killed(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
+    config = tapped(plain, tmp_path / "tap", s3)
+    with Framegate(tmp_path / "framegate", config) as proxy:
+        proxy.wait_row(lambda row: row["event"] == "tap_shipping")
+        s3.held.clear()
+        until(s3.waiting.is_set)
+        pid = shipper_pid(proxy.process.pid)
+        assert pid is not None
+        proxy.process.kill()
+        until(lambda: not alive(pid), "it hangs, and no other process can ship", END_S + 5)
+    s3.held.set()
+    with Framegate(tmp_path / "framegate", config) as proxy:
+        proxy.wait_row(lambda row: row["event"] == "tap_shipping", 20)
 
 
 def test_with_keep_shipped_a_full_disk_loses_frames_with_their_number_and_shipping_makes_room(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:

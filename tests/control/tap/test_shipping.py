@@ -130,7 +130,7 @@ def test_one_that_cannot_be_started_is_a_row() -> None:
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_the_end_waits_for_what_is_left_but_not_for_long(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
-    monkeypatch.setattr(shipping, "STOP_S", 0.3 if hangs else 10.0)
+    monkeypatch.setattr(shipping, "END_S", 0.3 if hangs else 10.0)
     pids: list[int | None] = []
 
     async def scenario(made: ShippingProcess, log: MemoryLog, told: list[Progress]) -> None:
@@ -145,7 +145,7 @@ def test_the_end_waits_for_what_is_left_but_not_for_long(monkeypatch: pytest.Mon
 
 def test_a_process_that_does_not_listen_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "TELL_S", 0.0)
-    monkeypatch.setattr(shipping, "STOP_S", 0.1)
+    monkeypatch.setattr(shipping, "END_S", 0.1)
 
     async def scenario(made: ShippingProcess, log: MemoryLog, told: list[Progress]) -> None:
         told[:] = [Progress("s" * 40, True, number) for number in range(400)]
