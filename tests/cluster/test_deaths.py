@@ -115,6 +115,7 @@ def test_a_sidecar_over_its_memory_limit_costs_its_own_connections_only(room: Ro
     version 2 it kills all of them. With version 1 the test also makes the kernel choose framegate's first process, whose end ends all of them."""
     scene = Scene(room, CONFIGURATION.replace("{size: 0}", "{size: 2GiB}"), options=("--memory", "256Mi"))
     load = Load(scene)
+    scene.wait_traffic()  # whose last frames are not yet on the disk when the kernel kills
     broker, before = scene.application(), scene.sidecar()
     if group and not GROUPS_V2:
         for pid in processes.of_container(before.container):
