@@ -29,18 +29,19 @@ Row = dict[str, Any]
 SHIPPER = b"framegate.proxy.tap.shipping"
 
 
-def child_pids(pid: int) -> list[int]:
+def child_pids(pid: int, thread: int | str = "*") -> list[int]:
+    """The children of a process, or of one of its threads."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+    for children in Path(f"/proc/{pid}/task").glob(f"{thread}/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
-            found += (task / "children").read_text().split()
+            found += children.read_text().split()
     return [int(child) for child in found]
 
 
 def processor_pids(control_pid: int) -> list[int]:
     """The processors, and handler processes, that a control process started."""
     others = (b"framegate.control.rotation.questions", SHIPPER)
-    return [pid for pid in child_pids(control_pid) if not any(other in _command(pid) for other in others)]
+    return [pid for pid in child_pids(control_pid, control_pid) if not any(other in _command(pid) for other in others)]
 
 
 def shipper_pid(control_pid: int) -> int | None:

@@ -189,10 +189,7 @@ class Campaign:
 
     @property
     def left(self) -> list[int]:
-        try:
-            return processor_pids(self.proxy.process.pid)
-        except FileNotFoundError:
-            return []
+        return processor_pids(self.proxy.process.pid)
 
     # --- kills -------------------------------------------------------------------------------------------------------------------
 

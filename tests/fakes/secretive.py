@@ -29,7 +29,7 @@ from framegate.proxy.auth.mechanism import Ask, Reply
 from framegate.proxy.auth.scram import HASHES, ScramClient
 from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes.canaries import Canaries
-from tests.fakes.framegate import Framegate
+from tests.fakes.framegate import Framegate, child_pids
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import ITERATIONS, SALT, handshake, plain_token, token
@@ -363,9 +363,8 @@ class WatchedProcesses:
         with contextlib.suppress(OSError):  # it has ended
             for name in ("cmdline", "environ"):
                 self.seen.setdefault((pid, name), set()).add(Path(f"/proc/{pid}/{name}").read_bytes())
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                for child in (task / "children").read_text().split():
-                    self._look(int(child))
+            for child in child_pids(pid):
+                self._look(child)
 
     def __enter__(self) -> Self:
         self._look(self._pid)
