@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {"proto", "proxy", "control", "tests", "deploy"}
 ELSEWHERE = {
+    "proxy/network/lanes.py": "tests/proxy/relay/test_lanes.py",  # the relay opens them
     **{f"control/demo/{name}.py": "tests/integration/test_demo.py" for name in ("generator", "steering", "steps")},
     **{f"control/steering/{name}.py": "tests/control/steering/test_problems.py" for name in ("alerts", "failures")},
 }

@@ -136,7 +136,7 @@ def test_clients_of_a_listener_that_is_renamed_leave_the_rankings_after_the_minu
 
 
 def rows_in(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
 
 @pytest.mark.slow
