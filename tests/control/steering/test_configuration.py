@@ -687,8 +687,8 @@ async def test_processors_that_cannot_start_or_a_cancelled_start_change_nothing(
     made.supervisor._spawn_options = kept._replace(command=("/nonexistent/processor",))
     error = await refused(made, larger, UnavailableError, "PROCESSOR_START_FAILED")
     assert error.changed is None
-    made.supervisor._spawn_options = kept._replace(command=("sh", "-c", "exec sleep 60"))  # none is ready before the cancellation
-    for delay_s in (0.0, 0.01, 0.05, 0.1):
+    made.supervisor._spawn_options = kept
+    for delay_s in (0.0, 0.005, 0.01, 0.02):  # a processor takes longer to start
         applying = asyncio.create_task(made.apply(larger))
         await asyncio.sleep(delay_s)
         assert applying.cancel()
@@ -696,7 +696,6 @@ async def test_processors_that_cannot_start_or_a_cancelled_start_change_nothing(
             await applying
         await until(lambda: not made.steering.transactions._running)
         assert (made.config.processors, list(made.supervisor.slots), made.desired.shares) == (1, [0], {0: 12 * MIB})
-    made.supervisor._spawn_options = kept
     assert await made.answers("a")
     await made.apply(larger)
     assert await made.answers("b", 6)
