@@ -280,6 +280,8 @@ class Channel(FdHandler):
             self.crash(error)
 
     def on_event(self, events: i64) -> None:
+        if self.lane is not None:  # it may have been opened since the wait: events that a poll leaves are handled in the next one
+            self.lane.close()
         try:
             if not self.is_open:
                 self._on_opening(events)
@@ -332,6 +334,7 @@ class Channel(FdHandler):
     def poll_buffered(self) -> None:
         """Read what the transport has buffered, for which no event will come."""
         self._buffered_queued = False
+        self.close_lane()
         try:
             if self.is_open:
                 self.read_half.poll_buffered()

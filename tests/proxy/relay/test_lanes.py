@@ -136,6 +136,20 @@ def test_a_frame_that_is_refused_is_refused_after_the_whole_ones_before_it(make,
     assert (world.row["cause"], world.row["frames"]["request"]) == (cause.name.lower(), 2 + bool(before))
 
 
+def test_an_event_that_a_poll_left_closes_a_lane_that_was_opened_since(make):
+    """Else C would send what comes next before the bytes that Python has."""
+    world = make("framed")
+    client, upstream, pair = opened(world)
+    channel = pair.client.channel
+    client.sendall(frame(b"part")[:6])
+    world.selector._left.append((channel, int(channel.fd), select.EPOLLIN))
+    world.selector.poll(0)
+    assert channel.staged == 6
+    assert not served(world, pair.client)
+    client.sendall(frame(b"part")[6:])
+    assert world.read(upstream, 8) == frame(b"part")
+
+
 def test_what_the_peer_does_not_take_waits_in_python_and_no_byte_is_lost(make):
     world = make("framed")
     client, upstream, pair = opened(world)
