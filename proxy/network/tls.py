@@ -12,11 +12,15 @@ Theory of operation
   with its first read, and may be writing by then.
 - *Ends.* close-notify ends one direction, as FIN does; the other continues. FIN without close-notify is an end, too, but ``clean_end`` is False then.
   ``shutdown`` sends close-notify, but also reads: it is called only if no input waits.
+- *A session in C* (``tls_session.h``) takes over behind the handshake, if the fast path was compiled: it reads, decrypts, encrypts and writes in one
+  call, and the fast path uses it without Python. What it finds beside plaintext is handled here (``_heed``).
 - A server makes its SSL object with the first record, so a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. If the host or
   the protocols in the ClientHello matter, it makes the object when that message is complete (``tls_hello``).
 - The context refuses renegotiation (``tls_context``).
 """
 
+import _ssl
+import os
 import socket
 import ssl
 import sys
@@ -39,6 +43,20 @@ from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, R
 from framegate.proxy.network.tls_wire import BioPair, TlsWire
 from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
 
+try:
+    from framegate.proxy.network.fast_path import TlsSession, load_openssl
+except ImportError:  # it was not compiled
+    HAS_SESSION = False
+else:
+    HAS_SESSION = load_openssl(str(getattr(_ssl, "__file__", "")))
+
+HAS_SESSIONS: Final = HAS_SESSION
+BUFFERED: Final = 1  # bits of ``TlsSession.flags``: it has records that were not read
+NOTIFIED: Final = 2  # the peer's close-notify was read
+FIN: Final = 4  # the peer's end of the stream was read
+FAILED: Final = 8  # OpenSSL failed
+WRITTEN: Final = 16  # OpenSSL wrote by itself
+BESIDE: Final = NOTIFIED | FAILED | WRITTEN
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time; a megabyte costs 0.9 of what it costs a record at a time, and larger slices are not better
 AHEAD: Final = 262144
@@ -71,6 +89,7 @@ class TlsTransport(TlsWire):
         self._overhead: i64 = 0  # of a record; 0: not computed yet
         self._least: i64 = 1  # the result of ``least``
         self._notify_sent: bool = False
+        self._session_refused: bool = not HAS_SESSIONS or not isinstance(sock, socket.socket)
 
     # Handshake.
 
@@ -245,6 +264,8 @@ class TlsTransport(TlsWire):
         self._raise_failure()
         if self._at_end():
             return b""
+        if self.session is not None:
+            return self._read_session(self.session, size)
         tls = self._object
         assert tls is not None, "a read needs a finished handshake"
         data = b""
@@ -267,7 +288,51 @@ class TlsTransport(TlsWire):
             return b"" if self._at_end() else None
         if self._state is UNPROVEN:
             self._advance(TlsEvent.PROVED)
+        if not self._session_refused:
+            self._begin_session(tls)
         return plain
+
+    def _begin_session(self, tls: Any) -> None:
+        """Have C read and write what follows, if it knows the SSL object."""
+        if self._state is not READY or self._notified or self._failure is not None:
+            return
+        self._session_refused = True
+        try:
+            self.session = TlsSession(tls, self._sock.fileno(), self._held)
+        except ValueError:
+            return
+        self._held = b""
+        self._whole = self._rest = False
+
+    def _read_session(self, session: "TlsSession", size: i64) -> bytes | None:
+        if session.flags & BESIDE != 0:  # the fast path met it
+            self._heed(session, session.flags)
+            self._raise_failure()
+            if self._notified:
+                return b""
+        try:
+            plain, received, flags = session.read(size)
+        except OSError as error:
+            raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
+        self.wire_received += received
+        if flags != 0:
+            self._heed(session, flags)
+        if plain:
+            return plain
+        self._raise_failure()
+        return b"" if self._at_end() else None
+
+    def _heed(self, session: "TlsSession", flags: i64) -> None:
+        """Handle what a session found beside plaintext."""
+        if flags & NOTIFIED != 0:
+            self._notified = True
+        if flags & FIN != 0:
+            self._fin = True
+            self.clean_end = False
+        if flags & FAILED != 0:
+            self._fail(describe(ssl.SSLError(f"[SSL] {session.failure}"), self._peer))
+        if flags & WRITTEN != 0:
+            self._send_written(session.take_written())
 
     def read_ahead(self, size: i64) -> bytes:
         if len(self._ahead) == 0:
@@ -323,14 +388,16 @@ class TlsTransport(TlsWire):
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
             return len(self._ahead) != 0
+        if self.session is not None and self.session.flags & ~FIN != 0:
+            return True
         return self._failure is not None or self._notified or self._whole or self._rest or len(self._ahead) != 0
 
     def obtainable(self, wanted: i64) -> i64:
-        tls = self._object
-        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and self._rest else 0)
+        tls, session = self._object, self.session
+        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and (session is not None or self._rest) else 0)
         if there >= wanted or self._failure is not None or self._at_end():
             return max(there, wanted)
-        records = self._held
+        held = records = self._held if session is None else session.held
         waiting = queued(self._sock)
         if waiting > MAX_PEEK:
             return wanted
@@ -344,7 +411,7 @@ class TlsTransport(TlsWire):
         except OSError as error:  # a socket reports an error only once
             raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
         found, begun = most_plaintext(records, self._overhead)
-        self._least = len(records) - len(self._held) + max(wanted - there - found - begun, 1)
+        self._least = len(records) - len(held) + max(wanted - there - found - begun, 1)
         return there + found
 
     def least(self, wanted: i64) -> i64:
@@ -355,6 +422,8 @@ class TlsTransport(TlsWire):
     def write(self, data: Buffer) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
+        if self.session is not None:
+            return self._write_session(self.session, [data])
         length: i64 = len(data)
         if length > SLICE:
             return self.write_gather([data])
@@ -364,6 +433,8 @@ class TlsTransport(TlsWire):
     def write_gather(self, pieces: list[Buffer]) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
+        if self.session is not None:
+            return self._write_session(self.session, pieces)
         total: i64 = 0
         for piece in pieces:
             total += len(piece)
@@ -382,6 +453,21 @@ class TlsTransport(TlsWire):
                 taken += size
         self._push(fresh)
         return taken
+
+    def _write_session(self, session: "TlsSession", pieces: list[Buffer]) -> i64:
+        taken, sent, rest, code = session.write(pieces)
+        if taken < 0:
+            self._heed(session, FAILED)
+            self._raise_failure()
+        self.wire_sent += sent
+        if code != 0:
+            raise self._write_error(OSError(code, os.strerror(code)))
+        if rest is not None:
+            self._keep([rest])
+        return taken
+
+    def keep_rest(self, rest: bytes) -> None:
+        self._keep([rest])
 
     def _encrypt(self, data: Buffer) -> bytes:
         tls = self._object
@@ -409,11 +495,17 @@ class TlsTransport(TlsWire):
         assert tls is not None, "an end needs a finished handshake"
         if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
+        if self.session is not None and self.session.flags & BUFFERED != 0:
+            return False
         return self._send_written(self._notify(tls))
 
     def _notify(self, tls: Any) -> bytes:
         """Return our close-notify."""
         self._notify_sent = True
+        if self.session is not None:
+            written = self.session.end()
+            self._heed(self.session, self.session.flags & ~WRITTEN)
+            return written
         bios = self._bios
         bios.lend()
         try:
