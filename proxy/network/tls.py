@@ -19,6 +19,7 @@ Theory of operation
 - The context refuses renegotiation (``tls_context``).
 """
 
+import _socket
 import _ssl
 import os
 import socket
@@ -89,7 +90,7 @@ class TlsTransport(TlsWire):
         self._overhead: i64 = 0  # of a record; 0: not computed yet
         self._least: i64 = 1  # the result of ``least``
         self._notify_sent: bool = False
-        self._session_refused: bool = not HAS_SESSIONS or not isinstance(sock, socket.socket)
+        self._session_refused: bool = not HAS_SESSIONS or not isinstance(sock, _socket.socket)
 
     # Handshake.
 
