@@ -107,9 +107,7 @@ class Channel(FdHandler):
         self.transport: Final = transport  # for the fast path and the halves
         self.lane: Lane | None = None  # its way through the fast path, once one was opened from or to it
         # whether it may have one: frames are passed on as they came
-        self.suits_lane: Final[bool] = (
-            loop.fast_path is not None and options.framing is INT32 and (options.onward is None or options.onward is INT32)
-        )
+        self.suits_lane: Final[bool] = loop.fast_path is not None and options.framing is INT32 and (options.onward is None or options.onward is INT32)
         self.mutes: Final = MuteSet(options.stats)  # its mute causes
         # read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly
         self.read_half: Final = ReadHalf(self, sink, loop, sock, transport, self.mutes, account, options)

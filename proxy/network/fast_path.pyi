@@ -13,7 +13,7 @@ def load_openssl(file: str, /) -> bool:
 class TlsSession:
     """A TLS connection whose records OpenSSL reads and writes in C, from and to its socket, behind the handshake."""
 
-    flags: int  # what it holds, or what happened to it: bits of ``tls``
+    flags: int  # what it holds, or what happened to it: bits of ``tls_session``
     held: bytes  # ciphertext that OpenSSL does not have
     failure: str  # OpenSSL's reason for the bit FAILED
 
@@ -26,8 +26,8 @@ class TlsSession:
         """
 
     def write(self, pieces: list[bytes | memoryview], /) -> tuple[int, int, bytes | None, int]:
-        """Encrypt, and write the socket once. Returns how many bytes were encrypted, -1: OpenSSL failed; how many bytes of ciphertext the socket took;
-        the others; and the errno of the write, or 0.
+        """Encrypt, and write the socket once. Returns how many bytes were encrypted, -1: OpenSSL failed; how many bytes of ciphertext the socket
+        took; the others; and the errno of the write, or 0.
         """
 
     def end(self) -> bytes:
@@ -78,8 +78,8 @@ class FastPath:
         """
 
     def take_channels(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
-        """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, bytes received and sent on the
-        wire, and when a byte was moved last.
+        """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, bytes received and sent on
+        the wire, and when a byte was moved last.
         """
 
     def take_sides(self) -> list[tuple[SideStats, int, int, int, int, int, int, list[int]]]:

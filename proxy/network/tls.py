@@ -13,15 +13,12 @@ Theory of operation
 - *Ends.* close-notify ends one direction, as FIN does; the other continues. FIN without close-notify is an end, too, but ``clean_end`` is False then.
   ``shutdown`` sends close-notify, but also reads: it is called only if no input waits.
 - *A session in C* (``tls_session.h``) takes over behind the handshake, if the fast path was compiled: it reads, decrypts, encrypts and writes in one
-  call, and the fast path uses it without Python. What it finds beside plaintext is handled here (``_heed``).
+  call, and the fast path uses it without Python (``tls_session``).
 - A server makes its SSL object with the first record, so a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. If the host or
   the protocols in the ClientHello matter, it makes the object when that message is complete (``tls_hello``).
 - The context refuses renegotiation (``tls_context``).
 """
 
-import _socket
-import _ssl
-import os
 import socket
 import ssl
 import sys
@@ -40,24 +37,11 @@ from framegate.proxy.network.state import transition
 from framegate.proxy.network.tls_failure import describe
 from framegate.proxy.network.tls_hello import HelloReader
 from framegate.proxy.network.tls_record import least_overhead, most_plaintext
+from framegate.proxy.network.tls_session import BUFFERED, FIN, SessionWire
 from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, TRANSITIONS, UNPROVEN, TlsEvent, TlsState
-from framegate.proxy.network.tls_wire import BioPair, TlsWire
+from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
 
-try:
-    from framegate.proxy.network.fast_path import TlsSession, load_openssl
-except ImportError:  # it was not compiled
-    HAS_SESSION = False
-else:
-    HAS_SESSION = load_openssl(str(getattr(_ssl, "__file__", "")))
-
-HAS_SESSIONS: Final = HAS_SESSION
-BUFFERED: Final = 1  # bits of ``TlsSession.flags``: it has records that were not read
-NOTIFIED: Final = 2  # the peer's close-notify was read
-FIN: Final = 4  # the peer's end of the stream was read
-FAILED: Final = 8  # OpenSSL failed
-WRITTEN: Final = 16  # OpenSSL wrote by itself
-BESIDE: Final = NOTIFIED | FAILED | WRITTEN
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time; a megabyte costs 0.9 of what it costs a record at a time, and larger slices are not better
 AHEAD: Final = 262144
@@ -72,25 +56,21 @@ MOST_NAMED: Final = 10  # protocols of a client that an error message names
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
-class TlsTransport(TlsWire):
+class TlsTransport(SessionWire):
     """One TLS connection over a non-blocking socket, as client or server."""
 
     def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
-        super().__init__(sock, account, bios)
+        super().__init__(sock, account, bios, "client" if settings.server_side else "upstream")
         self._settings: Final = settings
-        self._peer: Final = "client" if settings.server_side else "upstream"
         self._context: ssl.SSLContext = settings.context
         self._object: Any = None
         self._state: TlsState = NEW
         self._host: str = ""  # in the client's first message
         self._hello: HelloReader | None = None  # while the client's first message is incomplete
         self._ahead: bytes = b""  # plaintext from ``read_ahead``
-        self._rest: bool = False  # OpenSSL may have more plaintext of the last record; it is called only then
-        self._fin: bool = False
         self._overhead: i64 = 0  # of a record; 0: not computed yet
         self._least: i64 = 1  # the result of ``least``
         self._notify_sent: bool = False
-        self._session_refused: bool = not HAS_SESSIONS or not isinstance(sock, _socket.socket)
 
     # Handshake.
 
@@ -265,8 +245,9 @@ class TlsTransport(TlsWire):
         self._raise_failure()
         if self._at_end():
             return b""
-        if self.session is not None:
-            return self._read_session(self.session, size)
+        return self._read_through_bios(size) if self.session is None else self._read_session(self.session, size)
+
+    def _read_through_bios(self, size: i64) -> bytes | None:
         tls = self._object
         assert tls is not None, "a read needs a finished handshake"
         data = b""
@@ -289,51 +270,9 @@ class TlsTransport(TlsWire):
             return b"" if self._at_end() else None
         if self._state is UNPROVEN:
             self._advance(TlsEvent.PROVED)
-        if not self._session_refused:
+        if self._may_have_session and self._state is READY:
             self._begin_session(tls)
         return plain
-
-    def _begin_session(self, tls: Any) -> None:
-        """Have C read and write what follows, if it knows the SSL object."""
-        if self._state is not READY or self._notified or self._failure is not None:
-            return
-        self._session_refused = True
-        try:
-            self.session = TlsSession(tls, self._sock.fileno(), self._held)
-        except ValueError:
-            return
-        self._held = b""
-        self._whole = self._rest = False
-
-    def _read_session(self, session: "TlsSession", size: i64) -> bytes | None:
-        if session.flags & BESIDE != 0:  # the fast path met it
-            self._heed(session, session.flags)
-            self._raise_failure()
-            if self._notified:
-                return b""
-        try:
-            plain, received, flags = session.read(size)
-        except OSError as error:
-            raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
-        self.wire_received += received
-        if flags != 0:
-            self._heed(session, flags)
-        if plain:
-            return plain
-        self._raise_failure()
-        return b"" if self._at_end() else None
-
-    def _heed(self, session: "TlsSession", flags: i64) -> None:
-        """Handle what a session found beside plaintext."""
-        if flags & NOTIFIED != 0:
-            self._notified = True
-        if flags & FIN != 0:
-            self._fin = True
-            self.clean_end = False
-        if flags & FAILED != 0:
-            self._fail(describe(ssl.SSLError(f"[SSL] {session.failure}"), self._peer))
-        if flags & WRITTEN != 0:
-            self._send_written(session.take_written())
 
     def read_ahead(self, size: i64) -> bytes:
         if len(self._ahead) == 0:
@@ -378,13 +317,6 @@ class TlsTransport(TlsWire):
             self._rest = length == wanted and tls.pending() > 0
             if not self._rest and not bios.is_fed:
                 return
-
-    def _at_end(self) -> bool:
-        return self._notified or self._fin
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
@@ -455,21 +387,6 @@ class TlsTransport(TlsWire):
         self._push(fresh)
         return taken
 
-    def _write_session(self, session: "TlsSession", pieces: list[Buffer]) -> i64:
-        taken, sent, rest, code = session.write(pieces)
-        if taken < 0:
-            self._heed(session, FAILED)
-            self._raise_failure()
-        self.wire_sent += sent
-        if code != 0:
-            raise self._write_error(OSError(code, os.strerror(code)))
-        if rest is not None:
-            self._keep([rest])
-        return taken
-
-    def keep_rest(self, rest: bytes) -> None:
-        self._keep([rest])
-
     def _encrypt(self, data: Buffer) -> bytes:
         tls = self._object
         assert tls is not None, "a write needs a finished handshake"
@@ -504,9 +421,7 @@ class TlsTransport(TlsWire):
         """Return our close-notify."""
         self._notify_sent = True
         if self.session is not None:
-            written = self.session.end()
-            self._heed(self.session, self.session.flags & ~WRITTEN)
-            return written
+            return self._end_session(self.session)
         bios = self._bios
         bios.lend()
         try:
