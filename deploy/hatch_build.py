@@ -86,7 +86,7 @@ def compiled_from(root: Path) -> str:
     project = tomllib.loads((root / "pyproject.toml").read_text())
     modules = hot_modules(root, settings(project)["compiled"])
     total = hashlib.sha256(repr((modules, project["build-system"]["requires"], sys.version)).encode() + Path(__file__).read_bytes())
-    for path in [*imported(root, modules), *native(root)]:
+    for path in [*imported(root, modules), *native(root), *native(root, "*.h")]:
         total.update(path.encode() + (root / path).read_bytes())
     return total.hexdigest()
 
@@ -114,9 +114,9 @@ def settings(project: dict[str, Any]) -> dict[str, Any]:
     return hook
 
 
-def native(root: Path) -> list[str]:
-    """The extensions that are written in C, relative to the root."""
-    return sorted(path.relative_to(root).as_posix() for path in (root / "proxy").rglob("*.c"))
+def native(root: Path, kind: str = "*.c") -> list[str]:
+    """The extensions that are written in C, or their headers, relative to the root."""
+    return sorted(path.relative_to(root).as_posix() for path in (root / "proxy").rglob(kind))
 
 
 def extensions_in(folder: Path) -> list[Path]:

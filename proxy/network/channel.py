@@ -104,12 +104,10 @@ class Channel(FdHandler):
         self._loop: Final = loop
         self._account: Final[Account] = account
         self._socket: Final = sock
-        self._transport: Final = transport
+        self.transport: Final = transport  # for the fast path and the halves
         self.lane: Lane | None = None  # its way through the fast path, once one was opened from or to it
-        # whether it may have one: its bytes are those of its socket, and frames are passed on as they came
-        self.suits_lane: Final[bool] = (
-            loop.fast_path is not None and transport.is_plain and options.framing is INT32 and (options.onward is None or options.onward is INT32)
-        )
+        # whether it may have one: frames are passed on as they came
+        self.suits_lane: Final[bool] = loop.fast_path is not None and options.framing is INT32 and (options.onward is None or options.onward is INT32)
         self.mutes: Final = MuteSet(options.stats)  # its mute causes
         # read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly
         self.read_half: Final = ReadHalf(self, sink, loop, sock, transport, self.mutes, account, options)
@@ -154,7 +152,7 @@ class Channel(FdHandler):
     @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
-        return self.read_booked + self._send.booked + self._transport.booked
+        return self.read_booked + self._send.booked + self.transport.booked
 
     @property
     def read_booked(self) -> i64:
@@ -201,7 +199,7 @@ class Channel(FdHandler):
         self.mutes.remove(cause, self._loop.now_ns)
         if self.read_half.may_read():
             self.sync_interest()
-            if self._transport.has_buffered() or self._receive.has_part or self._receive.fault != OK:
+            if self.transport.has_buffered() or self._receive.has_part or self._receive.fault != OK:
                 self.queue_buffered()
 
     def gate(self, *, asks: bool) -> None:
@@ -249,7 +247,7 @@ class Channel(FdHandler):
         if self._watch is not None:
             self._loop.cancel(self._watch)
             self._watch.release()
-        self._transport.close()
+        self.transport.close()
         self._set_interest(UNREGISTERED)
         self._loop.defer_closed(self)
 
@@ -258,7 +256,7 @@ class Channel(FdHandler):
         if isinstance(error, (TransportError, AuthenticationError, WrongProtocolError)):
             error.side = self.options.side
             in_handshake = self.state is HANDSHAKE and self.options.side == "downstream"
-            self.close(cause_of(error, self._transport.wire_sent if in_handshake else 0), str(error), error)
+            self.close(cause_of(error, self.transport.wire_sent if in_handshake else 0), str(error), error)
         else:
             self.crash(error)
 
@@ -305,25 +303,28 @@ class Channel(FdHandler):
             self._loop.settle()
             self.lane.close()
 
-    def count_passed(self, frames_received: i64, bytes_received: i64, frames_sent: i64, bytes_sent: i64, last_ns: i64) -> None:
+    def count_passed(
+        self, frames_received: i64, bytes_received: i64, frames_sent: i64, bytes_sent: i64, wire_received: i64, wire_sent: i64, last_ns: i64
+    ) -> None:
         """Count what the fast path has moved."""
         self.read_half.frames_received += frames_received
         self.read_half.bytes_received += bytes_received
         self.write_half.frames_sent += frames_sent
         self.write_half.bytes_sent += bytes_sent
-        self._transport.wire_received += bytes_received
-        self._transport.wire_sent += bytes_sent
+        self.transport.wire_received += wire_received
+        self.transport.wire_sent += wire_sent
         self.last_active_ns = max(self.last_active_ns, last_ns)
 
-    def take_over(self, data: bytes, taken: i64, frames: i64, code: i64) -> None:
+    def take_over(self, data: bytes, taken: i64, frames: i64, code: i64, rest: bytes | None) -> None:
         """Go on with a read of the fast path. ``taken``: how many bytes of these whole ``frames``, which are counted, it wrote to the peer; -1:
         nothing is counted, and ``data`` is what a read returned. ``code``: the errno with which the write, or the read, failed; 0: it did not.
+        ``rest``: ciphertext that the peer's socket did not take.
         """
         try:
             if not self.is_open:
                 return
             if taken >= 0:
-                self.sink.was_forwarded(Run(None, 0, data, 0, i64(len(data)), frames, 0, 0, INT32), taken, code)
+                self.sink.was_forwarded(Run(None, 0, data, 0, i64(len(data)), frames, 0, 0, INT32), taken, code, rest)
             elif code != 0:
                 raise TransportError(f"read failed: {os.strerror(code)}", errno=code)
             else:
@@ -394,13 +395,13 @@ class Channel(FdHandler):
     def _step_transport(self) -> None:
         if self.preamble is not None and not self._step_preamble(self.preamble):
             return
-        code = self._transport.handshake()
+        code = self.transport.handshake()
         if code == DONE:
             self._begin_authentication()
         elif code == ENDED:
-            shown = self._transport.wire_sent if self.options.side == "downstream" else 0
+            shown = self.transport.wire_sent if self.options.side == "downstream" else 0
             where = "within the handshake" + (", when it had been shown our certificate" if shown else "")
-            self.close(end_of_handshake(self._transport.wire_received, shown), where)
+            self.close(end_of_handshake(self.transport.wire_received, shown), where)
         else:
             self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
 
@@ -426,7 +427,7 @@ class Channel(FdHandler):
     def _begin_authentication(self) -> None:
         self.state = transition(TRANSITIONS, self.state, ChannelEvent.SECURED)
         self.secured_ns = self.proof_began_ns = self._loop.now_ns
-        self.identity = self._transport.identity()
+        self.identity = self.transport.identity()
         self.identity.peer = self.peer
         authenticator = self.options.authenticators.make(self.identity)
         if self.login is not None and authenticator.complete:
@@ -434,7 +435,7 @@ class Channel(FdHandler):
         if authenticator.complete:
             self.become_ready(authenticator)
             return
-        self._authentication = Authentication(self, self._loop, self._socket, self._transport, self._account, self.options, authenticator)
+        self._authentication = Authentication(self, self._loop, self._socket, self.transport, self._account, self.options, authenticator)
         self._authentication.step()
 
     def admits_principal(self, principal: str) -> bool:
@@ -462,7 +463,7 @@ class Channel(FdHandler):
                 self.sync_interest()
             else:
                 self._set_interest(EPOLLIN)  # as after any mute, because most mutes end before the first event
-            if self._transport.has_buffered() and self.read_half.may_read():
+            if self.transport.has_buffered() and self.read_half.may_read():
                 self.queue_buffered()
 
     # Called by the halves.
@@ -481,7 +482,7 @@ class Channel(FdHandler):
         """Continue writes that may have waited for a read: ciphertext, or the end of our stream."""
         if self.shutting:
             self.write_half.try_shut()
-        if self._transport.pending_write != 0:
+        if self.transport.pending_write != 0:
             self.sync_interest()
 
     def on_unwanted(self, events: i64) -> None:
@@ -518,7 +519,7 @@ class Channel(FdHandler):
             wanted = EPOLLIN if reads.may_read() else 0
         elif reads.may_read() and not (reads.retry_armed and low_memory.is_awaiting):
             wanted = EPOLLIN if low_memory.threshold == 1 else EPOLLIN | EPOLLRDHUP
-        if (self._send.active and not writes.holding) or self._transport.pending_write != 0 or (writes.room_wanted and not writes.retry_armed):
+        if (self._send.active and not writes.holding) or self.transport.pending_write != 0 or (writes.room_wanted and not writes.retry_armed):
             wanted |= EPOLLOUT
         if self.hung:
             if not wanted & EPOLLIN:

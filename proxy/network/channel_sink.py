@@ -35,7 +35,7 @@ class ChannelSink(abc.ABC):
     def received(self, run: Run) -> None:
         """Called with whole frames. The sink owns the run and its lease: it must call ``Channel.send``, which takes both, or ``Channel.discard``."""
 
-    def was_forwarded(self, run: Run, taken: i64, code: i64) -> None:
+    def was_forwarded(self, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
         """Called for a run that came by a lane which the sink has opened (``Channel.open_lane``): ``taken`` bytes were written to the peer, and the
         rest was not. ``code``: the errno of the write; 0: the socket is full.
         """

@@ -1,8 +1,8 @@
-/* The fast path of a selector, in C: waits for events, and moves whole int32 frames between plaintext sockets that nobody looks into.
+/* The fast path of a selector, in C: waits for events, and moves whole int32 frames between sockets, if nobody looks into them.
  *
  * Each channel of this kind has a lane. While a lane is open, an event is one recv, a scan of the frame headers, and one send of the whole frames to
- * the descriptor of its peer's lane. Everything else goes to Python: other events; the bytes behind the last whole frame; the rest of a send that
- * the socket did not take; errors. A lane for which Python does anything is closed, with its peer's; Python opens it again (``RelayLeg.received``).
+ * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_session.h``). Everything else goes to Python: other events; the bytes
+ * behind the last whole frame; the rest of a send that the socket did not take; errors, and whatever TLS does beside. A lane for which Python does anything is closed, with its peer's; Python opens it again (``RelayLeg.received``).
  *
  * Traffic is counted here until Python takes the counts (``take_channels``, ``take_sides``), which it does before anything looks at them.
  *
@@ -10,9 +10,12 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -26,6 +29,8 @@ enum {
     MOST_SKIPPED = 255,
     STEADY = 64,             /* reads in a row without a hand-over, after which none is skipped any more */
 };
+
+#include "tls_session.h"
 
 /* A side: clients, or upstreams, of one listener. */
 typedef struct {
@@ -46,7 +51,8 @@ typedef struct Lane {
     long long limit;         /* the largest body; -1: unlimited */
     struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
-    long long bytes_received, frames_received, bytes_sent, frames_sent, last_ns;
+    TlsSession *tls;         /* NULL: plaintext */
+    long long bytes_received, frames_received, bytes_sent, frames_sent, wire_received, wire_sent, last_ns;
 } Lane;
 
 typedef struct {
@@ -102,9 +108,14 @@ static PyTypeObject SideType = {
 /* --- lane ----------------------------------------------------------------------------------------------------------------------- */
 
 static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
-    Side *side;
-    if (!PyArg_ParseTuple(args, "iO!", &self->fd, &SideType, &side)) return -1;
+    PyObject *side, *tls;
+    if (!PyArg_ParseTuple(args, "iO!O", &self->fd, &SideType, &side, &tls)) return -1;
+    if (tls != Py_None && !PyObject_TypeCheck(tls, &TlsSessionType)) {
+        PyErr_SetString(PyExc_TypeError, "a TlsSession or None is needed");
+        return -1;
+    }
     Py_XSETREF(self->side, (Side *)Py_NewRef(side));
+    Py_XSETREF(self->tls, tls == Py_None ? NULL : (TlsSession *)Py_NewRef(tls));
     return 0;
 }
 
@@ -123,6 +134,7 @@ static void part(Lane *lane) {
 static void lane_dealloc(Lane *self) {
     part(self);
     Py_XDECREF(self->side);
+    Py_XDECREF(self->tls);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -269,9 +281,9 @@ static int touch(PyObject *list, PyObject *object, bool *touched) {
     return PyList_Append(list, object);
 }
 
-static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t length, ssize_t taken, long frames, int code) {
+static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t length, ssize_t taken, long frames, int code, PyObject *rest) {
     if (!*handed && !(*handed = PyList_New(0))) return -1;
-    PyObject *item = Py_BuildValue("(iy#nli)", fd, data, length, taken, frames, code);
+    PyObject *item = Py_BuildValue("(iy#nliO)", fd, data, length, taken, frames, code, rest);
     int failed = item ? PyList_Append(*handed, item) : -1;
     Py_XDECREF(item);
     return failed;
@@ -280,47 +292,73 @@ static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t le
 /* One event of an open lane. Returns 0, 1: something was handed over, -1: an exception, 2: Python must handle the event. */
 static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
     Lane *peer = lane->peer;
-    ssize_t length = recv(lane->fd, self->buffer, READ_SIZE, 0), end, taken = 0;
+    TlsSession *tls = lane->tls;
+    ssize_t received, length, end = 0, taken = 0;
     int code = 0;
-    if (length < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    if (length < 0) {  /* a socket reports an error only once */
+    PyObject *rest = NULL;       /* ciphertext that the socket of the peer did not take */
+    if (tls) received = session_fill(tls, READ_SIZE - tls->held_length);
+    else received = recv(lane->fd, self->buffer, READ_SIZE, 0);
+    if (received < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (received < 0) {  /* a socket reports an error only once */
         code = errno;
         close_lane(lane);
-        return hand(handed, lane->fd, self->buffer, 0, -1, 0, code) < 0 ? -1 : 1;
+        return hand(handed, lane->fd, self->buffer, 0, -1, 0, code, Py_None) < 0 ? -1 : 1;
     }
-    if (length == 0) return 2;
+    if (received == 0) return 2;
+    length = tls ? (ssize_t)session_decrypt(tls, self->buffer, READ_SIZE) : received;
+    if (tls && session_keep(tls) < 0) return -1;
+    bool unusual = tls && tls->flags;
+    lane->wire_received += received;
+    if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0) return -1;
+    if (length == 0) return unusual ? 2 : 0;
     long frames = scan(self->buffer, length, lane->limit, lane->side->sizes, &end);
     if (frames) {
         Side *in = lane->side, *out = peer->side;
-        taken = send(peer->fd, self->buffer, end, MSG_NOSIGNAL);
-        if (taken < 0) {
-            code = errno == EAGAIN || errno == EINTR ? 0 : errno;
-            taken = 0;
+        ssize_t sent;
+        if (!peer->tls) {
+            sent = taken = send(peer->fd, self->buffer, end, MSG_NOSIGNAL);
+            if (sent < 0) {
+                code = errno == EAGAIN || errno == EINTR ? 0 : errno;
+                sent = taken = 0;
+            }
+        } else if (session_encrypt(peer->tls, self->buffer, end)) {
+            sent = session_send(peer->tls, &code);
+            taken = code ? 0 : end;
+            if (!(rest = session_rest(sent))) return -1;
+        } else {
+            code = EPROTO;
+            sent = output_length = 0;
         }
         lane->bytes_received += end, lane->frames_received += frames, lane->last_ns = now_ns;
         in->reads += end == length, in->bytes_received += end, in->frames_received += frames;  /* else Python counts the read */
-        if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0 || touch(self->sides, (PyObject *)in, &in->touched) < 0) return -1;
+        if (touch(self->sides, (PyObject *)in, &in->touched) < 0) goto failed;
+        if (sent) peer->wire_sent += sent, peer->last_ns = now_ns, out->writes++;
         if (taken) {
-            peer->bytes_sent += taken, peer->last_ns = now_ns;
-            out->writes++, out->bytes_sent += taken;
-            if (touch(self->channels, (PyObject *)peer, &peer->touched) < 0 || touch(self->sides, (PyObject *)out, &out->touched) < 0) return -1;
+            peer->bytes_sent += taken, out->bytes_sent += taken;
+            if (touch(self->channels, (PyObject *)peer, &peer->touched) < 0 || touch(self->sides, (PyObject *)out, &out->touched) < 0) goto failed;
         }
-        if (taken == end) {
+        if (taken == end && (!rest || rest == Py_None)) {
             peer->frames_sent += frames, out->frames_sent += frames, out->runs++;
-            if (!*timed && !(*timed = PyList_New(0))) return -1;
-            if (touch(*timed, (PyObject *)out, &out->timed) < 0) return -1;
+            if (!*timed && !(*timed = PyList_New(0))) goto failed;
+            if (touch(*timed, (PyObject *)out, &out->timed) < 0) goto failed;
         }
     }
-    if (frames && taken == end && end == length) {
+    bool unsent = frames && (taken < end || (rest && rest != Py_None));
+    if (frames && !unsent && end == length && !unusual) {
+        Py_XDECREF(rest);
         if (lane->steady < STEADY && ++lane->steady == STEADY) lane->skipped = 0;
         return 0;
     }
     close_lane(lane);
     lane->steady = 0;
     lane->skipped = lane->skips = lane->skipped * 2 + 1 < MOST_SKIPPED ? lane->skipped * 2 + 1 : MOST_SKIPPED;
-    if (frames && taken < end && hand(handed, lane->fd, self->buffer, end, taken, frames, code) < 0) return -1;
-    if (end < length && hand(handed, lane->fd, self->buffer + end, length - end, -1, 0, 0) < 0) return -1;
-    return 1;
+    if (unsent && hand(handed, lane->fd, self->buffer, end, taken, frames, code, rest ? rest : Py_None) < 0) goto failed;
+    if (end < length && hand(handed, lane->fd, self->buffer + end, length - end, -1, 0, 0, Py_None) < 0) goto failed;
+    Py_XDECREF(rest);
+    return unusual ? 2 : 1;
+failed:
+    Py_XDECREF(rest);
+    return -1;
 }
 
 /* Make a list of (SideStats, runs) of a list of sides, in place. */
@@ -377,8 +415,9 @@ static PyObject *path_take_channels(FastPath *self, PyObject *unused) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lanes); i++) {
         Lane *lane = (Lane *)PyList_GET_ITEM(lanes, i);
         PyObject *item = Py_BuildValue(
-            "(iLLLLL)", lane->fd, lane->frames_received, lane->bytes_received, lane->frames_sent, lane->bytes_sent, lane->last_ns);
-        lane->frames_received = lane->bytes_received = lane->frames_sent = lane->bytes_sent = 0;
+            "(iLLLLLLL)", lane->fd, lane->frames_received, lane->bytes_received, lane->frames_sent, lane->bytes_sent, lane->wire_received,
+            lane->wire_sent, lane->last_ns);
+        lane->frames_received = lane->bytes_received = lane->frames_sent = lane->bytes_sent = lane->wire_received = lane->wire_sent = 0;
         lane->touched = false;
         if (!item) {
             Py_DECREF(lanes);
@@ -437,10 +476,15 @@ static PyTypeObject FastPathType = {
     .tp_methods = path_methods,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "fast_path", .m_size = -1};
+static PyMethodDef functions[] = {
+    {"load_openssl", (PyCFunction)load_openssl, METH_O, "Look OpenSSL's functions up in what an extension of Python has loaded."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "fast_path", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_fast_path(void) {
-    PyTypeObject *types[] = {&SideType, &LaneType, &FastPathType};
+    PyTypeObject *types[] = {&SideType, &TlsSessionType, &LaneType, &FastPathType};
     PyObject *made = PyModule_Create(&module);
     for (size_t i = 0; made && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(made, types[i]) < 0) Py_CLEAR(made);

@@ -7,10 +7,39 @@ class Side:
 
     def __init__(self, stats: SideStats, /) -> None: ...
 
-class Lane:
-    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed."""
+def load_openssl(file: str, /) -> bool:
+    """Look OpenSSL's functions up. ``file``: of the module ``_ssl``. False: not found, so that there are no sessions."""
 
-    def __init__(self, fd: int, side: Side, /) -> None: ...
+class TlsSession:
+    """A TLS connection whose records OpenSSL reads and writes in C, from and to its socket, behind the handshake."""
+
+    flags: int  # what it holds, or what happened to it: bits of ``tls_session``
+    held: bytes  # ciphertext that OpenSSL does not have
+    failure: str  # OpenSSL's reason for the bit FAILED
+
+    def __init__(self, tls: object, fd: int, held: bytes, /) -> None:
+        """Take over the connection of a ``_ssl._SSLSocket`` with its received bytes. Raises ValueError: its kind is not known."""
+
+    def read(self, size: int, /) -> tuple[bytes | None, int, int]:
+        """Read the socket once, unless records are held, and decrypt at most ``size`` bytes. Returns the plaintext, empty or None without any; the
+        number of bytes read; and ``flags`` without BUFFERED. Raises OSError.
+        """
+
+    def write(self, pieces: list[bytes | memoryview], /) -> tuple[int, int, bytes | None, int]:
+        """Encrypt, and write the socket once. Returns how many bytes were encrypted, -1: OpenSSL failed; how many bytes of ciphertext the socket
+        took; the others; and the errno of the write, or 0.
+        """
+
+    def end(self) -> bytes:
+        """Return our close-notify, for the socket."""
+
+    def take_written(self) -> bytes:
+        """Take the bytes that OpenSSL wrote by itself, for the socket."""
+
+class Lane:
+    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext."""
+
+    def __init__(self, fd: int, side: Side, tls: TlsSession | None, /) -> None: ...
     def close(self) -> None:
         """Close it, and the lane of its peer. No effect on a closed one."""
 
@@ -40,7 +69,7 @@ class FastPath:
 
     def run(
         self, now_ns: int, until_ns: int, opened: bool, /
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int]] | None, list[tuple[SideStats, int]] | None]:
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int, bytes | None]] | None, list[tuple[SideStats, int]] | None]:
         """Handle events of the last wait, up to the first read that must be handed over: at most one read is held that no memory pool has booked.
         ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
 
@@ -48,9 +77,9 @@ class FastPath:
         handled; and for each ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.
         """
 
-    def take_channels(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, and when a byte was moved
-        last.
+    def take_channels(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
+        """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, bytes received and sent on
+        the wire, and when a byte was moved last.
         """
 
     def take_sides(self) -> list[tuple[SideStats, int, int, int, int, int, int, list[int]]]:

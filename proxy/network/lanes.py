@@ -33,7 +33,8 @@ def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer:
     """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane."""
     if may_open(channel, peer):
         lane, out = channel.lane or _new_lane(loop, channel), peer.lane or _new_lane(loop, peer)
-        fast_path.open(lane, out, int(channel.read_half.receive.limit))
+        if lane is not None and out is not None:
+            fast_path.open(lane, out, int(channel.read_half.receive.limit))
 
 
 def may_open(channel: "Channel", peer: "Channel") -> bool:
@@ -42,14 +43,20 @@ def may_open(channel: "Channel", peer: "Channel") -> bool:
     receive = reads.receive
     if channel.gated or channel.mutes.causes != 0 or reads.ended or reads.discards or reads.low_memory is not None or channel.shutting:
         return False
-    return receive.staged == 0 and not receive.cut and receive.fault == OK and writes.can_send and not writes.holding
+    if receive.staged != 0 or receive.cut or receive.fault != OK or not writes.can_send or writes.holding:
+        return False
+    out = peer.transport
+    return not channel.transport.has_buffered() and not out.has_buffered() and out.pending_write == 0
 
 
-def _new_lane(loop: "Selector", channel: "Channel") -> "Lane":
+def _new_lane(loop: "Selector", channel: "Channel") -> "Lane | None":
+    session = channel.transport.session
+    if session is None and not channel.transport.is_plain:
+        return None  # not yet, or never
     stats = channel.options.stats
     side = stats.side
     if side is None:
         side = stats.side = Side(stats)
-    lane = channel.lane = Lane(int(channel.fd), side)
+    lane = channel.lane = Lane(int(channel.fd), side, session)
     loop.add_lane(channel, lane)
     return lane

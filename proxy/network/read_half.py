@@ -344,8 +344,7 @@ class ReadHalf(SlotOwner):
         self._take(data)
 
     def take(self, data: bytes) -> None:
-        """Take the bytes of a read of the fast path."""
-        self._transport.wire_received += len(data)
+        """Take the bytes of a read of the fast path, which counted those of the socket."""
         self._take(data)
 
     def _take(self, data: bytes) -> None:

@@ -243,8 +243,8 @@ class Selector:
         fast_path = self.fast_path
         if fast_path is None:
             return
-        for fd, frames_received, bytes_received, frames_sent, bytes_sent, last_ns in fast_path.take_channels():
-            self._lanes[fd].count_passed(frames_received, bytes_received, frames_sent, bytes_sent, last_ns)
+        for fd, frames_received, bytes_received, frames_sent, bytes_sent, wire_received, wire_sent, last_ns in fast_path.take_channels():
+            self._lanes[fd].count_passed(frames_received, bytes_received, frames_sent, bytes_sent, wire_received, wire_sent, last_ns)
         for stats, reads, received, received_bytes, writes, sent, sent_bytes, sizes in fast_path.take_sides():
             stats.count_passed(reads, received, received_bytes, writes, sent, sent_bytes, sizes)
 
@@ -283,10 +283,10 @@ class Selector:
             if handed is None:
                 break
             self.settle()
-            for fd, data, taken, frames, code in handed:
+            for fd, data, taken, frames, code, rest in handed:
                 channel = self._lanes.get(fd)
                 if channel is not None:  # the first part may have closed it
-                    channel.take_over(data, taken, frames, code)
+                    channel.take_over(data, taken, frames, code, rest)
         if others or self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns:
             self.settle()
         return others

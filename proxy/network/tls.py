@@ -12,6 +12,8 @@ Theory of operation
   with its first read, and may be writing by then.
 - *Ends.* close-notify ends one direction, as FIN does; the other continues. FIN without close-notify is an end, too, but ``clean_end`` is False then.
   ``shutdown`` sends close-notify, but also reads: it is called only if no input waits.
+- *A session in C* (``tls_session.h``) takes over behind the handshake, if the fast path was compiled: it reads, decrypts, encrypts and writes in one
+  call, and the fast path uses it without Python (``tls_session``).
 - A server makes its SSL object with the first record, so a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. If the host or
   the protocols in the ClientHello matter, it makes the object when that message is complete (``tls_hello``).
 - The context refuses renegotiation (``tls_context``).
@@ -35,8 +37,9 @@ from framegate.proxy.network.state import transition
 from framegate.proxy.network.tls_failure import describe
 from framegate.proxy.network.tls_hello import HelloReader
 from framegate.proxy.network.tls_record import least_overhead, most_plaintext
+from framegate.proxy.network.tls_session import BUFFERED, FIN, SessionWire
 from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, TRANSITIONS, UNPROVEN, TlsEvent, TlsState
-from framegate.proxy.network.tls_wire import BioPair, TlsWire
+from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
 
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
@@ -53,21 +56,18 @@ MOST_NAMED: Final = 10  # protocols of a client that an error message names
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
-class TlsTransport(TlsWire):
+class TlsTransport(SessionWire):
     """One TLS connection over a non-blocking socket, as client or server."""
 
     def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
-        super().__init__(sock, account, bios)
+        super().__init__(sock, account, bios, "client" if settings.server_side else "upstream")
         self._settings: Final = settings
-        self._peer: Final = "client" if settings.server_side else "upstream"
         self._context: ssl.SSLContext = settings.context
         self._object: Any = None
         self._state: TlsState = NEW
         self._host: str = ""  # in the client's first message
         self._hello: HelloReader | None = None  # while the client's first message is incomplete
         self._ahead: bytes = b""  # plaintext from ``read_ahead``
-        self._rest: bool = False  # OpenSSL may have more plaintext of the last record; it is called only then
-        self._fin: bool = False
         self._overhead: i64 = 0  # of a record; 0: not computed yet
         self._least: i64 = 1  # the result of ``least``
         self._notify_sent: bool = False
@@ -245,6 +245,9 @@ class TlsTransport(TlsWire):
         self._raise_failure()
         if self._at_end():
             return b""
+        return self._read_through_bios(size) if self.session is None else self._read_session(self.session, size)
+
+    def _read_through_bios(self, size: i64) -> bytes | None:
         tls = self._object
         assert tls is not None, "a read needs a finished handshake"
         data = b""
@@ -267,6 +270,8 @@ class TlsTransport(TlsWire):
             return b"" if self._at_end() else None
         if self._state is UNPROVEN:
             self._advance(TlsEvent.PROVED)
+        if self._may_have_session and self._state is READY:
+            self._begin_session(tls)
         return plain
 
     def read_ahead(self, size: i64) -> bytes:
@@ -313,24 +318,19 @@ class TlsTransport(TlsWire):
             if not self._rest and not bios.is_fed:
                 return
 
-    def _at_end(self) -> bool:
-        return self._notified or self._fin
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
             return len(self._ahead) != 0
+        if self.session is not None and self.session.flags & ~FIN != 0:
+            return True
         return self._failure is not None or self._notified or self._whole or self._rest or len(self._ahead) != 0
 
     def obtainable(self, wanted: i64) -> i64:
-        tls = self._object
-        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and self._rest else 0)
+        tls, session = self._object, self.session
+        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and (session is not None or self._rest) else 0)
         if there >= wanted or self._failure is not None or self._at_end():
             return max(there, wanted)
-        records = self._held
+        held = records = self._held if session is None else session.held
         waiting = queued(self._sock)
         if waiting > MAX_PEEK:
             return wanted
@@ -344,7 +344,7 @@ class TlsTransport(TlsWire):
         except OSError as error:  # a socket reports an error only once
             raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
         found, begun = most_plaintext(records, self._overhead)
-        self._least = len(records) - len(self._held) + max(wanted - there - found - begun, 1)
+        self._least = len(records) - len(held) + max(wanted - there - found - begun, 1)
         return there + found
 
     def least(self, wanted: i64) -> i64:
@@ -355,6 +355,8 @@ class TlsTransport(TlsWire):
     def write(self, data: Buffer) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
+        if self.session is not None:
+            return self._write_session(self.session, [data])
         length: i64 = len(data)
         if length > SLICE:
             return self.write_gather([data])
@@ -364,6 +366,8 @@ class TlsTransport(TlsWire):
     def write_gather(self, pieces: list[Buffer]) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
+        if self.session is not None:
+            return self._write_session(self.session, pieces)
         total: i64 = 0
         for piece in pieces:
             total += len(piece)
@@ -409,11 +413,15 @@ class TlsTransport(TlsWire):
         assert tls is not None, "an end needs a finished handshake"
         if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
+        if self.session is not None and self.session.flags & BUFFERED != 0:
+            return False
         return self._send_written(self._notify(tls))
 
     def _notify(self, tls: Any) -> bytes:
         """Return our close-notify."""
         self._notify_sent = True
+        if self.session is not None:
+            return self._end_session(self.session)
         bios = self._bios
         bios.lend()
         try:

@@ -130,4 +130,4 @@ def _bare(reason: str) -> str:
 def _word(error: Exception) -> str:
     """Find OpenSSL's word if Python has no name for it. It is in the text: ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
     text = str(error.args[-1] if error.args else "")
-    return text.removeprefix("[SSL] ").partition(" (_ssl.c")[0].replace(" ", "_") if text.startswith("[SSL] ") else ""
+    return text.removeprefix("[SSL] ").partition(" (_ssl.c")[0].replace("ssl/tls", "sslv3").replace(" ", "_") if text.startswith("[SSL] ") else ""

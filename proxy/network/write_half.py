@@ -152,14 +152,16 @@ class WriteHalf:
         self._channel.sync_interest()
         return False
 
-    def send_rest(self, run: Run, taken: i64, code: i64) -> None:
+    def send_rest(self, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
         """Go on with a run of which the fast path has written ``taken`` bytes, which are counted. ``code``: the errno of the write; 0: the socket
-        is full.
+        is full. ``rest``: those of their ciphertext that it did not take.
         """
         if code != 0:
             self.unsent_bytes = run.size
             self._channel.fail(TransportError(f"write failed: {os.strerror(code)}", errno=code))
             return
+        if rest is not None:
+            self._transport.keep_rest(rest)
         self.pending.begin(run.pieces(), taken, run.frames, 0, run)
         self._begin_waiting()
         self._channel.sync_interest()

@@ -34,13 +34,13 @@ class RelayLeg(Leg):
         else:
             forwarding.received(self.pair, self, channel, run)
 
-    def was_forwarded(self, run: Run, taken: i64, code: i64) -> None:
+    def was_forwarded(self, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
         channel, out = self.channel, self.forward_to
         assert channel is not None, "a leg with events has a channel"
         if out is None or not out.can_send:  # the other channel was closed meanwhile
             forwarding.received(self.pair, self, channel, run)
             return
-        out.send_rest(run, taken, code)
+        out.send_rest(run, taken, code, rest)
         channel.mute(PEER)
 
     def _open_lanes(self, channel: Channel) -> None:

@@ -132,7 +132,7 @@ class Line:
     def step(self) -> None:
         """One poll; then what is in memory is what is booked."""
         self.net.poll()
-        parts = [part for channel in self.channels for part in (channel._receive, channel._send, channel._transport)]
+        parts = [part for channel in self.channels for part in (channel._receive, channel._send, channel.transport)]
         held = bytes_reached(*parts, without=(self.net.pool,))
         booked = self.net.pool.used
         assert held <= booked + self.tls_bytes, f"{held} bytes in memory, {booked} booked"

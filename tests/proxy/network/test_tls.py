@@ -224,7 +224,7 @@ def test_a_client_that_goes_when_it_has_been_shown_our_certificate_refuses_it(ne
     channel, sock = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
     peer = BioPeer(sock, tls_world.client_settings())
     assert not peer.shake()
-    net.poll_until(lambda: channel._transport.wire_sent)
+    net.poll_until(lambda: channel.transport.wire_sent)
     if reset:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
@@ -320,6 +320,6 @@ def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> N
                 net.poll_until(lambda receiver=receiver, before=before: receiver.frames_received > before)
         assert net.pool.used == 0
         for channel in (channel for pair in pairs for channel in pair):
-            transport = channel._transport
+            transport = channel.transport
             assert isinstance(transport, TlsTransport)
             assert transport._held == b""

@@ -1,12 +1,15 @@
 """framegate.proxy.network.lanes: frames that C passes on. What a user sees is the same without it; ``served`` says whether a lane is open."""
 
 import contextlib
+import ctypes
 import errno
+import functools
 import random
 import select
 import socket
+import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +22,92 @@ from framegate.proxy.network.stats import SideStats
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
-from tests.fakes.world import World, frame, reset
-from tests.proxy.relay.conftest import finish, passes
+from tests.fakes.tls import TlsWorld
+from tests.fakes.world import World, _is_shaken, frame, reset
+from tests.proxy.relay.conftest import builder, finish, passes
 
 if HAS_FAST_PATH:
     from framegate.proxy.network.fast_path import FastPath, Lane, Side
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
+
+
+class Peer(ssl.SSLSocket):
+    """A peer over TLS, whose socket raises what a plain one does."""
+
+    def recv(self, size: int = 1024, flags: int = 0) -> bytes:
+        """As much as there is, of more than one record."""
+        data = b""
+        while len(data) < size:
+            try:
+                piece = super().recv(size - len(data), flags)
+            except ssl.SSLWantReadError:
+                if not data:
+                    raise BlockingIOError from None
+                break
+            data += piece
+            if not piece or self.gettimeout() != 0:
+                break
+        return data
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags)
+        except ssl.SSLWantWriteError:
+            raise BlockingIOError from None
+
+    def shutdown(self, how: int) -> None:
+        """End our stream with close-notify, and no FIN, which would end both directions of an SSLSocket."""
+        self.setblocking(False)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._sslobj.shutdown()  # type: ignore[attr-defined]
+        self.settimeout(2)
+
+
+class SecureWorld(World):
+    """A world whose clients and upstream speak TLS."""
+
+    def __init__(self, tls: TlsWorld, *args: Any, version: str = "1.3", **options: Any) -> None:
+        super().__init__(*args, client_tls=tls.server_settings(), upstream_tls=tls.client_settings(version=version), **options)
+        self.contexts = tls.client_settings(version=version).context, tls.server_settings().context
+        for context in self.contexts:
+            context.sslsocket_class = Peer
+
+    def pair(self, peer: str = "192.0.2.1:1") -> tuple[Any, Any, Pair]:
+        plain, pair = self.client(peer)
+        client = self.shake(plain, self.contexts[0])
+        self.until(lambda: select.select([self.server], [], [], 0)[0])
+        accepted, _ = self.server.accept()
+        accepted.setblocking(False)
+        upstream = self.contexts[1].wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        self.sockets.append(upstream)
+        self.until(lambda: _is_shaken(upstream) and pair.state.value == "open")
+        for sock in (client, upstream):
+            sock.settimeout(2)
+        return client, upstream, pair
+
+
+def raw_write(sock: Any, data: bytes) -> None:
+    """Write to the connection below the TLS of a peer."""
+    assert socket.socket.send(sock, data) == len(data)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def make(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., World]]:
+    with builder(World if request.param == "plain" else functools.partial(SecureWorld, tls_world)) as build:
+        yield build
+
+
+@pytest.fixture
+def make_plain() -> Iterator[Callable[..., World]]:
+    with builder(World) as build:
+        yield build
+
+
+@pytest.fixture
+def make_secure(tls_world: TlsWorld) -> Iterator[Callable[..., SecureWorld]]:
+    with builder(functools.partial(SecureWorld, tls_world)) as build:
+        yield build
 
 
 def served(world: World, leg: Leg) -> bool:
@@ -46,14 +128,30 @@ def opened(world: World) -> tuple[socket.socket, socket.socket, Pair]:
     return client, upstream, pair
 
 
-def test_a_lane_opens_with_the_second_run_and_all_counts_are_those_of_python(make):
-    world = make("framed")
+def test_a_lane_opens_with_the_second_run_and_over_tls_with_the_second_answer(make_plain, make_secure):
+    world = make_plain("framed")
     client, upstream, pair = world.pair()
     passes(world, client, upstream, frame(b"ask"))
     assert not served(world, pair.client)
-    sizes = [0, 1, *(bound + more for bound in SIZE_BOUNDS[:5] for more in (-1, 0, 1))]
     passes(world, client, upstream, frame(b"ask"))
     assert served(world, pair.client)
+    world = make_secure("framed")
+    client, upstream, pair = world.pair()
+    passes(world, client, upstream, frame(b"ask"))
+    passes(world, client, upstream, frame(b"ask"))
+    passes(world, upstream, client, frame(b"answer"))
+    assert not served(world, pair.client)
+    assert pair.upstream.channel.transport.session is not None
+    passes(world, upstream, client, frame(b"answer"))
+    assert served(world, pair.client)
+    assert served(world, pair.upstream)
+
+
+def test_all_counts_are_those_of_python(make):
+    world = make("framed")
+    client, upstream, pair = opened(world)
+    bounds = SIZE_BOUNDS[: 5 if pair.client.channel.transport.is_plain else 3]  # of TLS, as long as a frame is one record
+    sizes = [0, 1, *(bound + more for bound in bounds for more in (-1, 0, 1))]
     for size in sizes:
         world.clock.ns += 1
         passes(world, client, upstream, frame(bytes(size)))
@@ -63,7 +161,8 @@ def test_a_lane_opens_with_the_second_run_and_all_counts_are_those_of_python(mak
     asked, sent = pair.client.channel, pair.upstream.channel
     assert (asked.frames_received, asked.bytes_received, sent.write_half.frames_sent, sent.write_half.bytes_sent) == (len(sizes) + 2, total) * 2
     assert asked.last_active_ns == sent.last_active_ns == world.clock.ns
-    assert (asked.read_half._transport.wire_received, sent.write_half.wire_sent) == (total, total)
+    wire = asked.transport.wire_received, sent.write_half.wire_sent
+    assert wire == (total, total) if asked.transport.is_plain else min(wire) > total + 22 * len(sizes)
     stats, out = asked.options.stats, sent.options.stats
     assert (stats.frames_received, stats.bytes_received, out.frames_sent, out.bytes_sent) == (len(sizes) + 2, total) * 2
     assert (stats.reads, out.writes, sum(stats.frame_sizes)) == (len(sizes) + 2,) * 3
@@ -73,7 +172,7 @@ def test_a_lane_opens_with_the_second_run_and_all_counts_are_those_of_python(mak
     ]
     assert list(stats.frame_sizes) == [*counted, *[0] * (SIZE_BUCKETS - len(counted))]
     finish(world, client, upstream)
-    assert (world.row["frames"], world.row["bytes"]["request"]) == ({"request": len(sizes) + 2, "response": 0}, total)
+    assert (world.row["frames"], world.row["bytes"]["request"]) == ({"request": len(sizes) + 2, "response": 2}, total)
 
 
 def test_runs_of_all_lanes_are_measured_in_their_poll(make):
@@ -172,6 +271,7 @@ def test_what_the_peer_does_not_take_waits_in_python_and_no_byte_is_lost(make):
     client.setblocking(True)
     assert world.read(upstream, len(sent) - rest) == sent[: len(sent) - rest]
     world.until(lambda: pair.upstream.channel.pending_send == 0 and pair.client.channel.mute_causes == 0)
+    world.selector.settle()
     assert pair.client.channel.frames_received - 2 == pair.upstream.channel.write_half.frames_sent - 2 == len(sent) // 2004
 
 
@@ -199,7 +299,7 @@ def test_a_reset_between_the_wait_and_the_call_is_told_with_its_error(make, code
     if code == "read":
         client.sendall(frame(b"x"))
         channel = pair.client.channel
-        channel.take_over(b"", -1, 0, 104)
+        channel.take_over(b"", -1, 0, 104, None)
     else:
         upstream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         upstream.close()
@@ -321,7 +421,7 @@ class Wires:
         self.stats = SideStats()
         (self.near, ours), (self.far, others) = socket.socketpair(), connected()
         self.ours = (ours, others)
-        self.lanes = [Lane(sock.fileno(), Side(self.stats)) for sock in self.ours]
+        self.lanes = [Lane(sock.fileno(), Side(self.stats), None) for sock in self.ours]
         for sock, lane in zip(self.ours, self.lanes, strict=True):
             sock.setblocking(False)
             self.epoll.register(sock.fileno(), select.EPOLLIN)
@@ -359,7 +459,7 @@ def test_an_error_of_a_socket_is_handed_over_with_its_number(wires):
     wires.ours[1].recv(1)
     reset(wires.far)
     wires.far.close()
-    assert wires.run() == ([], [(wires.ours[1].fileno(), b"", -1, 0, errno.ECONNRESET)], None)
+    assert wires.run() == ([], [(wires.ours[1].fileno(), b"", -1, 0, errno.ECONNRESET, None)], None)
 
 
 def test_an_error_of_a_write_is_handed_over_with_the_frames(wires):
@@ -370,9 +470,9 @@ def test_an_error_of_a_write_is_handed_over_with_the_frames(wires):
     wires.near.sendall(frame(b"a") + frame(b"b") + b"\0")
     wires.path.wait(1000)
     fd = wires.ours[0].fileno()
-    assert wires.run() == ([], [(fd, frame(b"a") + frame(b"b"), 0, 2, errno.ECONNRESET), (fd, b"\0", -1, 0, 0)], None)
+    assert wires.run() == ([], [(fd, frame(b"a") + frame(b"b"), 0, 2, errno.ECONNRESET, None), (fd, b"\0", -1, 0, 0, None)], None)
     assert wires.run() == ([], None, None)
-    assert wires.path.take_channels() == [(fd, 2, 10, 0, 0, 1)]
+    assert wires.path.take_channels() == [(fd, 2, 10, 0, 0, 11, 0, 1)]
     assert wires.path.take_sides() == [(wires.stats, 0, 2, 10, 0, 0, 0, [2, *[0] * 11])]
     assert (wires.path.take_channels(), wires.path.take_sides()) == ([], [])
 
@@ -405,7 +505,7 @@ def test_a_lane_that_goes_takes_that_to_it_along(wires):
         wires.path.add(wires.lanes[number])
     wires.open()
     del wires.lanes[1:]
-    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats)))
+    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats), None))
     assert wires.path.served(wires.lanes[0]) is None
 
 
@@ -423,3 +523,148 @@ def test_wrong_arguments_are_refused(wires):
             wires.path.run(*arguments)
     with pytest.raises(TypeError):
         wires.path.wait("x")
+
+
+# Over TLS.
+
+
+class Sender:
+    """A client over memory BIOs, that sends when a test says so, and pieces of records."""
+
+    def __init__(self, world: SecureWorld) -> None:
+        self.world = world
+        self.sock, self.pair = world.client()
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = world.contexts[0].wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.sock.setblocking(False)
+        world.until(lambda: self.did(self.tls.do_handshake) is None)
+        world.until(lambda: select.select([world.server], [], [], 0)[0])
+        accepted, _ = world.server.accept()
+        accepted.setblocking(False)
+        self.upstream = world.contexts[1].wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        world.sockets.append(self.upstream)
+        world.until(lambda: _is_shaken(self.upstream) and self.pair.state.value == "open")
+        self.upstream.settimeout(2)
+        for _ in range(3):
+            self.sock.sendall(self.record(frame(b"ask")))
+            assert world.read(self.upstream, 7) == frame(b"ask")
+            self.upstream.sendall(frame(b"answer"))
+            assert self.read(10) == frame(b"answer")
+        assert served(world, self.pair.client)
+        assert served(world, self.pair.upstream)
+
+    def did(self, call: Callable[[], Any]) -> Any:
+        """The result of a call; ``call`` if it needs more bytes. What it wrote is sent."""
+        with contextlib.suppress(BlockingIOError):
+            self.incoming.write(self.sock.recv(100_000))
+        try:
+            return call()
+        except ssl.SSLWantReadError:
+            return call
+        finally:
+            if self.outgoing.pending:
+                self.sock.sendall(self.outgoing.read())
+
+    def record(self, data: bytes) -> bytes:
+        self.tls.write(data)
+        return self.outgoing.read()
+
+    def read(self, size: int) -> bytes:
+        data: list[bytes] = []
+
+        def more() -> bool:
+            piece = self.did(lambda: self.tls.read(size))
+            if isinstance(piece, bytes):
+                data.append(piece)
+            return len(b"".join(data)) >= size
+
+        self.world.until(more)
+        return b"".join(data)
+
+    def passes(self, data: bytes) -> None:
+        """Have these bytes of the connection arrive as one frame."""
+        self.sock.sendall(data)
+        assert self.world.read(self.upstream, 9) == frame(b"frame")
+
+    def end(self) -> Any:
+        """Close, and return the row."""
+        for sock in (self.sock, self.upstream):
+            sock.close()
+        self.world.until(lambda: self.world.rows)
+        return self.world.row
+
+
+@each_of("version", ("1.2", "1.3"))
+def test_a_record_in_pieces_is_held_and_the_lane_stays_open(make_secure, version: str):
+    sender = Sender(make_secure("framed", version=version))
+    world, pair = sender.world, sender.pair
+    assert sender.tls.version() == f"TLSv{version}"
+    whole = sender.record(frame(b"frame"))
+    length = len(whole)
+    sender.passes(whole)
+    for cut in range(1, length):
+        record, following = sender.record(frame(b"frame")), sender.record(frame(b"frame"))
+        sender.sock.sendall(record[:cut])
+        world.until(lambda held=record[:cut]: pair.client.channel.transport.session.held == held)
+        sender.passes(record[cut:] + following[:cut])
+        assert served(world, pair.client), cut
+        sender.passes(following[cut:])
+        assert served(world, pair.client), cut
+    row = sender.end()
+    assert row["frames"] == {"request": 4 + 2 * (length - 1), "response": 3}
+
+
+def test_what_python_reads_begins_with_what_the_lane_holds(make_secure):
+    sender = Sender(make_secure("framed"))
+    record, following = sender.record(frame(b"frame")), sender.record(frame(b"frame"))
+    sender.sock.sendall(record + following[:7])
+    assert sender.world.read(sender.upstream, 9) == frame(b"frame")
+    sender.pair.client.channel.mute(mute.ADMIN)
+    sender.pair.client.channel.unmute(mute.ADMIN)
+    assert not served(sender.world, sender.pair.client)
+    sender.passes(following[7:])
+
+
+@each_of(
+    ("damage", "reason"),
+    [
+        (lambda record: record[:-1] + bytes([record[-1] ^ 1]), "decryption_failed_or_bad_record_mac"),
+        (lambda record: b"GET / HTTP/1.1", "wrong_version_number"),
+        (lambda record: b"\x17\x03\x03\xff\xff", "packet_length_too_long"),
+    ],
+)
+def test_a_record_that_openssl_refuses_closes_with_its_alert_after_what_was_before_it(make_secure, damage: Callable[[bytes], bytes], reason: str):
+    sender = Sender(make_secure("framed"))
+    before = sender.record(frame(b"frame"))
+    sender.passes(before + damage(sender.record(frame(b"never"))))
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        sender.read(1)
+    row = sender.end()
+    assert (row["cause"], row["side"], row["frames"]["request"]) == ("tls_failed", "downstream", 4)
+    assert reason in row["detail"]
+
+
+def test_a_close_notify_behind_frames_is_the_end_after_them(make_secure):
+    sender = Sender(make_secure("framed"))
+    record = sender.record(frame(b"frame"))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        sender.tls.unwrap()
+    sender.passes(record + sender.outgoing.read())
+    assert sender.world.ended(sender.upstream) == b""
+    sender.upstream.sendall(frame(b"late"))
+    assert sender.read(8) == frame(b"late")
+    assert sender.end()["frames"] == {"request": 4, "response": 4}
+
+
+def test_a_key_update_is_answered_and_frames_go_on(make_secure):
+    """Python has no call for it, so the pointer is taken from the object as the session takes it."""
+    sender = Sender(make_secure("framed"))
+    inner = sender.tls._sslobj
+    pointer = ctypes.c_void_p.from_address(id(inner) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    library = ctypes.CDLL(ssl._ssl.__file__)
+    for number in range(3):
+        assert library.SSL_key_update(pointer, 1) == 1  # and the other side is asked to do the same
+        sender.passes(sender.record(frame(b"frame")))
+        sender.upstream.sendall(frame(b"answer"))
+        assert sender.read(10) == frame(b"answer"), number
+    assert sender.end()["frames"] == {"request": 6, "response": 6}
