@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from framegate.control.steering import failures
-from framegate.control.steering.condition import (
-    Condition,
-    grown,
-    largest,
-    lately,
-    longest,
-    rate,
-    slope,
-    smallest,
-    total,
-)
+from framegate.control.steering.condition import Condition, grown, largest, lately, longest, rate, slope, smallest, total
 from framegate.proxy.cells.metrics import (
     API,
     BROKER,

@@ -466,8 +466,7 @@ QUIET_DAYS = (
         ],
     ),
     Quiet(
-        name="one client at its quota",
-        changes=[([(0, DAY)], {HELD: 60, IO: 66e7, NOISY: 0.9}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})],
+        name="one client at its quota", changes=[([(0, DAY)], {HELD: 60, IO: 66e7, NOISY: 0.9}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})]
     ),
     Quiet(name="empty nights", changes=[(NIGHT, ALONE)]),
     Quiet(name="a slow first minute after each deploy", changes=[(every(4 * HOUR), AWAY), (every(4 * HOUR, begin=8), RESTART)]),
@@ -507,14 +506,11 @@ QUIET_DAYS = (
                     f'framegate_kafka_response_errors_total{{{OF_BROKER.format(1)}, error_type="{name}"}}': 500
                     for name in ("unsupported_version", "concurrent_transactions")
                 },
-            ),
+            )
         ],
         silent="FramegateUpstreamFails",
     ),
-    Quiet(
-        name="the collector is restarted",
-        changes=[(every(6 * HOUR, 3), AWAY), (every(6 * HOUR, 4, begin=30), {EXPORTS: 0, FAILED_EXPORTS: 6})],
-    ),
+    Quiet(name="the collector is restarted", changes=[(every(6 * HOUR, 3), AWAY), (every(6 * HOUR, 4, begin=30), {EXPORTS: 0, FAILED_EXPORTS: 6})]),
 )
 
 
