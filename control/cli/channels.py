@@ -179,7 +179,7 @@ _STANDING = click.option(
 
 
 def _change(
-    verb: str,
+    method: str,
     done: str,
     channel_ids: tuple[str, ...],
     chosen: str | None,
@@ -198,7 +198,6 @@ def _change(
 
     if bool(channel_ids) + (chosen is not None) != 1:
         raise click.UsageError("give channel ids or --filter")
-    method = f"{verb.capitalize()}Channels"
     selector = {"channels": {"ids": channel_ids}} if channel_ids else {"filter": chosen or ""}
     if ttl:
         given["ttl"] = datetime.timedelta(milliseconds=ttl)
@@ -247,7 +246,7 @@ def mute(**given: Any) -> None:
     """
     if not given["change"].reason:
         raise click.UsageError("--reason is required")
-    _change("mute", "muted", **given)
+    _change("MuteChannels", "muted", **given)
 
 
 @channels.command(
@@ -259,7 +258,7 @@ def unmute(**given: Any) -> None:
 
     If some of the named channels are not open, the others are unmuted and the exit code is 3.
     """
-    _change("unmute", "unmuted", **given)
+    _change("UnmuteChannels", "unmuted", **given)
 
 
 @channels.command(
@@ -272,7 +271,7 @@ def close(**given: Any) -> None:
 
     If some of the named channels are not open, the others are closed and the exit code is 3.
     """
-    _change("close", "closed", **given)
+    _change("CloseChannels", "closed", **given)
 
 
 @channels.command(
@@ -292,7 +291,7 @@ def throttle(request_rate: int | None, response_rate: int | None, **given: Any) 
     """
     if request_rate is None and response_rate is None:
         raise click.UsageError("give --request-rate, --response-rate or both")
-    _change("throttle", "throttled", request_bytes_per_second=request_rate or 0, response_bytes_per_second=response_rate or 0, **given)
+    _change("ThrottleChannels", "throttled", request_bytes_per_second=request_rate or 0, response_bytes_per_second=response_rate or 0, **given)
 
 
 @channels.command(epilog=example("framegate channels actions"))
