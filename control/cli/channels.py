@@ -1,15 +1,16 @@
 """``framegate channels``: list and describe; mute, unmute, close and throttle; the actions that are kept."""
 
+import datetime
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
 from framegate.control.cli.channel_columns import CELLS, channel_cells, column_names, heads, lost_text, mutes, throttle_text, upstream_mutes
-from framegate.control.cli.client import CALL_TIMEOUT_S, EXIT_NOT_FOUND, PAGE_SIZE, calling, pages, send
+from framegate.control.cli.client import EXIT_NOT_FOUND, PAGE_SIZE, Service, calling
 from framegate.control.cli.kinds import CHANNEL, DURATION, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
@@ -22,6 +23,7 @@ TEXTS: Final = (
     *("cause", "side", "detail"),
 )
 _WINDOW_MS: Final = 500
+CHANNELS: Final = Service("channel")
 
 
 @click.group(epilog=example("framegate channels list --filter 'client_id=billing-* held>1MiB' --sort held"))
@@ -58,25 +60,16 @@ def list_(chosen: str, sort: str | None, columns: str | None, watch: int | None,
     WAITING says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream; and for how long.
     "upstream: peer" means that the client reads too slowly. A channel whose client has gone is listed until its data has been read.
     """
-    from framegate.control.v1 import channel_service_pb2 as pb2
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-
     names = column_names(columns, output, closed=closed)
     order = "" if not sort else sort if sort in TEXTS else f"{sort} desc"
+    asked: dict[str, Any] = {"page_size": min(limit + 1, PAGE_SIZE), "filter": chosen, "order_by": order}
+    if not closed and (output == "json" or any(name.endswith("_rate") for name in names)):
+        asked["rate_window"] = datetime.timedelta(milliseconds=min(_WINDOW_MS, watch or _WINDOW_MS))
     with calling(address) as channel:
-        stub = ChannelServiceStub(channel)
         while True:
-            size = min(limit + 1, PAGE_SIZE)
-            if closed:
-                found = _listed(stub.ListClosedChannels, pb2.ListClosedChannelsRequest(page_size=size, filter=chosen, order_by=order), limit + 1)
-            else:
-                asked = pb2.ListChannelsRequest(page_size=size, filter=chosen, order_by=order)
-                if output == "json" or any(name.endswith("_rate") for name in names):
-                    asked.rate_window.FromMilliseconds(min(_WINDOW_MS, watch or _WINDOW_MS))
-                found = _listed(stub.ListChannels, asked, limit + 1)
+            rows, total = _listed(CHANNELS.pages(channel, "ListClosedChannels" if closed else "ListChannels", **asked), limit + 1)
             if watch and output == "table":
                 click.clear()
-            rows, total = found
             if output == "json":
                 print_json(rows[:limit])
             else:
@@ -89,21 +82,19 @@ def list_(chosen: str, sort: str | None, columns: str | None, watch: int | None,
 
 
 def _pod_table(*, columns: str | None, watch: int | None, closed: bool, **given: Any) -> Table:
-    from framegate.control.v1 import channel_service_pb2 as pb2
-
     del given
     if watch:
         raise click.UsageError("--watch is not possible with --kube")
     names, now = column_names(columns, "table", closed=closed), time.time()
-    absent = as_dict(pb2.Channel())  # what an older framegate does not say
+    absent = as_dict(CHANNELS.messages.Channel())  # what an older framegate does not say
     return Table(heads(names), lambda document: [channel_cells({**absent, **row}, names, now) for row in document])
 
 
-def _listed(method: Callable[..., Any], request: Any, limit: int) -> tuple[list[dict[str, Any]], int]:
+def _listed(answers: Iterable[Any], limit: int) -> tuple[list[dict[str, Any]], int]:
     """The first channels, and how many there are (``total_count``); 0: the answer does not say it."""
     rows: list[dict[str, Any]] = []
     total = 0
-    for answer in pages(method, request):
+    for answer in answers:
         total = answer.total_count
         rows += [as_dict(item) for item in itertools.islice(answer.channels, limit - len(rows))]
         if len(rows) >= limit:
@@ -124,12 +115,8 @@ def _say_rest(shown: int, total: int, found: int, output: str, what: str, *, mat
 @admin_options
 def describe(channel_id: str, address: str, output: str) -> None:
     """Show one open or recently closed channel."""
-    from framegate.control.v1.channel_service_pb2 import GetChannelRequest
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-
     with calling(address) as channel:
-        answer = ChannelServiceStub(channel).GetChannel(GetChannelRequest(id=channel_id), timeout=CALL_TIMEOUT_S)
-    row = as_dict(answer.channel)
+        row = as_dict(CHANNELS.ask(channel, "GetChannel", id=channel_id).channel)
     if output == "json":
         print_json(row)
     else:
@@ -192,7 +179,7 @@ _STANDING = click.option(
 
 
 def _change(
-    verb: str,
+    method: str,
     done: str,
     channel_ids: tuple[str, ...],
     chosen: str | None,
@@ -209,26 +196,15 @@ def _change(
     """
     import grpc
 
-    from framegate.control.v1 import channel_service_pb2 as pb2
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-
     if bool(channel_ids) + (chosen is not None) != 1:
         raise click.UsageError("give channel ids or --filter")
-    selector = pb2.ChannelSelector(channels=pb2.ChannelIds(ids=channel_ids)) if channel_ids else pb2.ChannelSelector(filter=chosen or "")
-    request = getattr(pb2, f"{verb.capitalize()}ChannelsRequest")(selector=selector, max_affected_count=max_affected, **given)
+    selector = {"channels": {"ids": channel_ids}} if channel_ids else {"filter": chosen or ""}
     if ttl:
-        request.ttl.FromMilliseconds(ttl)
-    answer = getattr(pb2, f"{verb.capitalize()}ChannelsResponse")(missing_channel_ids=dict.fromkeys(channel_ids))
+        given["ttl"] = datetime.timedelta(milliseconds=ttl)
+    answer = getattr(CHANNELS.messages, f"{method}Response")(missing_channel_ids=dict.fromkeys(channel_ids))
     with calling(address, change=True) as channel:
-        stub = ChannelServiceStub(channel)
-        methods: dict[str, Callable[..., Any]] = {
-            "mute": stub.MuteChannels,
-            "unmute": stub.UnmuteChannels,
-            "close": stub.CloseChannels,
-            "throttle": stub.ThrottleChannels,
-        }
         try:
-            answer = send(methods[verb], request, change)
+            answer = CHANNELS.change(channel, method, change, selector=selector, max_affected_count=max_affected, **given)
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise  # else none of the named channels is open
@@ -270,7 +246,7 @@ def mute(**given: Any) -> None:
     """
     if not given["change"].reason:
         raise click.UsageError("--reason is required")
-    _change("mute", "muted", **given)
+    _change("MuteChannels", "muted", **given)
 
 
 @channels.command(
@@ -282,7 +258,7 @@ def unmute(**given: Any) -> None:
 
     If some of the named channels are not open, the others are unmuted and the exit code is 3.
     """
-    _change("unmute", "unmuted", **given)
+    _change("UnmuteChannels", "unmuted", **given)
 
 
 @channels.command(
@@ -295,7 +271,7 @@ def close(**given: Any) -> None:
 
     If some of the named channels are not open, the others are closed and the exit code is 3.
     """
-    _change("close", "closed", **given)
+    _change("CloseChannels", "closed", **given)
 
 
 @channels.command(
@@ -315,19 +291,15 @@ def throttle(request_rate: int | None, response_rate: int | None, **given: Any) 
     """
     if request_rate is None and response_rate is None:
         raise click.UsageError("give --request-rate, --response-rate or both")
-    _change("throttle", "throttled", request_bytes_per_second=request_rate or 0, response_bytes_per_second=response_rate or 0, **given)
+    _change("ThrottleChannels", "throttled", request_bytes_per_second=request_rate or 0, response_bytes_per_second=response_rate or 0, **given)
 
 
 @channels.command(epilog=example("framegate channels actions"))
 @admin_options
 def actions(address: str, output: str) -> None:
     """List the actions that are kept: those for new connections (--standing), and those that will be undone (--ttl)."""
-    from framegate.control.v1.channel_service_pb2 import ListChannelActionsRequest
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-
     with calling(address) as channel:
-        answers = pages(ChannelServiceStub(channel).ListChannelActions, ListChannelActionsRequest())
-        rows = [as_dict(action) for answer in answers for action in answer.actions]
+        rows = [as_dict(action) for action in CHANNELS.listed(channel, "ListChannelActions")]
     if output == "json":
         print_json(rows)
     else:
@@ -348,11 +320,8 @@ def _action_cells(row: dict[str, Any]) -> Sequence[Any]:
 @admin_options
 def undo(action_id: str, change: Change, address: str, output: str) -> None:
     """End an action that is kept: for the channels that are open, and for new connections."""
-    from framegate.control.v1.channel_service_pb2 import DeleteChannelActionRequest
-    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-
     with calling(address, change=True) as channel:
-        answer = send(ChannelServiceStub(channel).DeleteChannelAction, DeleteChannelActionRequest(id=action_id), change)
+        answer = CHANNELS.change(channel, "DeleteChannelAction", change, id=action_id)
     if output == "json":
         print_json(as_dict(answer.action))
     else:

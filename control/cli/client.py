@@ -122,8 +122,8 @@ class Service:
         module = importlib.import_module(f"framegate.control.v1.{self._name}_service_pb2_grpc")
         return getattr(module, f"{self._name.title().replace('_', '')}ServiceStub")
 
-    def ask(self, channel: "grpc.Channel", method: str, **fields: Any) -> Any:
-        return getattr(self._stub(channel), method)(self._request(method, fields), timeout=CALL_TIMEOUT_S)
+    def ask(self, channel: "grpc.Channel", method: str, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:
+        return getattr(self._stub(channel), method)(self._request(method, fields), timeout=timeout_s, metadata=metadata())
 
     def listed(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> list[Any]:
         """All items of a list, over all its pages."""

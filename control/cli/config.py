@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata, send
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.explain import explain
 from framegate.control.cli.local import print_faults
 from framegate.control.cli.options import Change, admin_options, change_options, example
@@ -20,6 +20,7 @@ from framegate.control.cli.output import as_dict, counted, print_json, print_not
 if TYPE_CHECKING:
     from framegate.control.v1 import configuration_service_pb2 as pb2
 
+_SERVICE: Final = Service("configuration")
 MAX_TEXT: Final = 240 * 1024  # bytes of a file that fits into a request
 _PATIENCE_S: Final = 60.0  # a configuration is read and checked, and each processor may take half a minute
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -126,24 +127,20 @@ def save(file: str | None, address: str, output: str) -> None:
 
 
 def _get(address: str, *, in_force: bool, defaults: bool) -> "pb2.Configuration":
-    from framegate.control.v1 import configuration_service_pb2 as pb2
-    from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
-
-    view = pb2.GetConfigurationRequest.VIEW_IN_FORCE if in_force else pb2.GetConfigurationRequest.VIEW_FILE
+    view = "VIEW_IN_FORCE" if in_force else "VIEW_FILE"
     with calling(address) as channel:
-        request = pb2.GetConfigurationRequest(view=view, include_defaults=defaults)
-        return ConfigurationServiceStub(channel).GetConfiguration(request, timeout=CALL_TIMEOUT_S).configuration
+        found: pb2.Configuration = _SERVICE.ask(channel, "GetConfiguration", view=view, include_defaults=defaults).configuration
+        return found
 
 
 def _apply(address: str, file: str | None, text: str | None, output: str, change: Change) -> "pb2.ApplyConfigurationResponse":
     """Apply a file, or check it. One with faults ends the process with 2, after all of them were printed."""
-    from framegate.control.v1 import configuration_service_pb2 as pb2
-    from framegate.control.v1.configuration_service_pb2_grpc import ConfigurationServiceStub
-
-    request = pb2.ApplyConfigurationRequest(text=text, etag=change.etag, validate_only=change.dry_run)
     with calling(address, change=not change.dry_run) as channel:
-        method = ConfigurationServiceStub(channel).ApplyConfiguration
-        answer = method(request, timeout=_PATIENCE_S, metadata=metadata()) if change.dry_run else send(method, request, change, _PATIENCE_S)
+        answer: pb2.ApplyConfigurationResponse
+        if change.dry_run:
+            answer = _SERVICE.ask(channel, "ApplyConfiguration", _PATIENCE_S, text=text, etag=change.etag, validate_only=True)
+        else:
+            answer = _SERVICE.change(channel, "ApplyConfiguration", change, _PATIENCE_S, text=text)
     if change.dry_run and (answer.faults or (answer.warnings and output == "table")):
         print_faults(file or "framegate's file", answer.faults, answer.warnings, output)
     if answer.faults:

@@ -1,17 +1,15 @@
 """``framegate explain``: what a channel, or the channels of a listener, wait for."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+from framegate.control.cli.client import Service, calling
 from framegate.control.cli.options import admin_options, example
 from framegate.control.cli.output import as_dict, print_json, print_line
 
-if TYPE_CHECKING:
-    from framegate.control.v1.explanation_service_pb2 import ExplainChannelResponse, ExplainListenerResponse
-
+_SERVICE: Final = Service("explanation")
 _CHANNEL: Final = re.compile(r"\d+-\d+-\d+")
 
 
@@ -23,16 +21,11 @@ def explain(what: str, address: str, output: str) -> None:
 
     `framegate config explain` explains keys of the configuration.
     """
-    from framegate.control.v1 import explanation_service_pb2 as pb2
-    from framegate.control.v1.explanation_service_pb2_grpc import ExplanationServiceStub
-
-    answer: ExplainChannelResponse | ExplainListenerResponse
     with calling(address) as channel:
-        stub = ExplanationServiceStub(channel)
         if _CHANNEL.fullmatch(what):
-            answer = stub.ExplainChannel(pb2.ExplainChannelRequest(id=what), timeout=CALL_TIMEOUT_S)
+            answer = _SERVICE.ask(channel, "ExplainChannel", id=what)
         else:
-            answer = stub.ExplainListener(pb2.ExplainListenerRequest(listener=what), timeout=CALL_TIMEOUT_S)
+            answer = _SERVICE.ask(channel, "ExplainListener", listener=what)
     if output == "json":
         print_json(as_dict(answer))
         return

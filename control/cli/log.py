@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from framegate.control.cli.client import CALL_TIMEOUT_S, Service, calling, metadata
+from framegate.control.cli.client import CALL_TIMEOUT_S, Service, calling
 from framegate.control.cli.kinds import Kind
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import as_dict, counted, field_word, print_json, print_line, print_note, write_text
@@ -98,15 +98,12 @@ def events(follow: bool, chosen: str, token: str, address: str, output: str) -> 
 
     Rows that are written faster than this command takes them are lost for it, and a note says how many.
     """
-    from framegate.control.v1 import event_service_pb2 as pb2
-    from framegate.control.v1.event_service_pb2_grpc import EventServiceStub
-
     line = _lines(output)
-    request = pb2.WatchEventsRequest(filter=chosen, resume_token=token, once=not follow)
     last = ""
     try:
         with calling(address) as channel:
-            for answer in EventServiceStub(channel).WatchEvents(request, timeout=None if follow else CALL_TIMEOUT_S, metadata=metadata()):
+            timeout_s = None if follow else CALL_TIMEOUT_S
+            for answer in Service("event").ask(channel, "WatchEvents", timeout_s, filter=chosen, resume_token=token, once=not follow):
                 if answer.restarted:
                     print_note("framegate was restarted since; these are the rows of the new process")
                 if answer.lost_count:

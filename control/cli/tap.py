@@ -309,24 +309,18 @@ def cat(
 def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: int | None, payload: int, **given: Any) -> None:
     """Show frames as they are captured, until Ctrl-C. New streams are included. The lines are those of `tap cat`.
 
-    If the terminal is too slow, frames are left out and a line says how many; `tap cat` shows them.
+    If the terminal is more than 4 MiB of the log behind, frames are left out and a line says how many; `tap cat` shows them.
 
     Exit codes: 0 --limit is reached, or the reader of the output has closed it; 1 the log cannot be read; 2 standard output cannot be written;
     130 after Ctrl-C.
     """
     from framegate.control.cli.tap_cat import filter_of
-    from framegate.control.cli.tap_follow import Follower, Sink
+    from framegate.control.cli.tap_follow import Follower
 
     if sys.stdout is None:
         return  # standard output was closed before the start
-    descriptor = sys.stdout.fileno()
-    sink = Sink(descriptor, sys.stdout.encoding)
     with reading(directory):
-        Follower(directory, filter_of(since, None, given), streams, since, payload, limit, sink, descriptor).run()
-    sink.close()
-    if sink.trouble:
-        print_note(f"standard output cannot be written: {sink.trouble}")
-        sys.exit(EXIT_UNWRITABLE)
+        Follower(directory, filter_of(since, None, given), streams, since, payload, limit, sys.stdout.fileno(), sys.stdout.encoding).run()
 
 
 tap.add_command(replay)

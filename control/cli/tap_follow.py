@@ -1,98 +1,26 @@
 """Shows what is appended to the tap's log, until the reader of the output closes it.
 
-One thread polls the log every ``POLL_MS`` and formats lines, another writes them; the queue between them is bounded in bytes. When it is full, frames
-are only counted; when the log is more than ``MAX_BEHIND`` ahead, whole blocks are skipped by their headers. A line reports the count as soon as there
-is room. Records from before the start (``--since``) are not skipped: they wait for the reader.
+The log is polled every ``POLL_MS``, and a line is written before the next record is read: a slow terminal waits for nobody but holds the reading up.
+When the log is more than ``MAX_BEHIND`` ahead, whole blocks are skipped by their headers, and a line reports how many frames they have. Records from
+before the start (``--since``) are not skipped.
 """
 
 import contextlib
 import os
 import select
-import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from framegate.control.cli.output import exit_unwritten
 from framegate.control.cli.tap_cursor import Cursor, matching, merged, start_offset
-from framegate.control.cli.tap_records import (
-    Entry,
-    Trouble,
-    Wanted,
-    entry_line,
-    frame_line,
-    frames_of,
-    not_shown_line,
-    trouble_line,
-)
+from framegate.control.cli.tap_records import Entry, Trouble, Wanted, entry_line, frame_line, frames_of, not_shown_line, trouble_line
 from framegate.proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
-from framegate.proxy.tap.record import KIND_CONNECTION, KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.record import KIND_FRAMES, SEGMENT_HEADER_BYTES
 
 POLL_MS: Final = 40
-MAX_BEHIND: Final = 16 << 20  # most bytes that one poll reads, all streams together
-MAX_WAITING: Final = 1 << 20  # most bytes of lines in the queue
+MAX_BEHIND: Final = 4 << 20  # most bytes that one poll reads, all streams together
 _LISTINGS: Final = 50
 """Listings after a folder changed: the clock of a file system is coarse, and a second change within one tick does not change mtime."""
-
-
-class Sink:
-    """Writes lines to a descriptor on its own thread, which a stopped terminal may block forever."""
-
-    def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
-        self.gone = threading.Event()  # the reader has closed the output, or it cannot be written
-        self.trouble = ""  # why the output cannot be written; otherwise empty
-        self._descriptor = descriptor
-        self._encoding = encoding
-        self._lines: deque[bytes] = deque()
-        self._size = 0
-        self._closing = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, daemon=True)  # a blocked terminal must not keep the process
-        self._thread.start()
-
-    def full(self) -> bool:
-        """Whether the queue is full, so that optional lines are to be left out."""
-        return self._size >= MAX_WAITING
-
-    def put(self, line: str) -> None:
-        """Queue a line, full or not."""
-        data = line.encode(self._encoding, "backslashreplace") + b"\n"
-        with self._changed:
-            self._lines.append(data)
-            self._size += len(data)
-            self._changed.notify_all()
-
-    def wait_for_room(self) -> None:
-        """Wait until the queue has room, or the reader has closed the output."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.full() or self.gone.is_set())
-
-    def close(self) -> None:
-        """Write the queue, end the thread, and wait for it."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self.gone.is_set():
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines or self._closing)
-                data = b"".join(self._lines)
-                self._lines.clear()
-            if not data:
-                return
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-            except BrokenPipeError:
-                self.gone.set()
-            except OSError as error:
-                self.trouble = error.strerror or str(error)
-                self.gone.set()
-            with self._changed:
-                self._size -= len(data)
-                self._changed.notify_all()
 
 
 class _Watch:
@@ -147,7 +75,7 @@ class Follower:
     """Shows what is appended to the streams of a directory."""
 
     def __init__(
-        self, root: str, wanted: Wanted, patterns: Sequence[str], since_ns: int | None, payload: int, limit: int | None, sink: Sink, descriptor: int
+        self, root: str, wanted: Wanted, patterns: Sequence[str], since_ns: int | None, payload: int, limit: int | None, output: int, encoding: str
     ) -> None:
         """Start at the end of all streams, or at the first record since a time.
 
@@ -156,7 +84,8 @@ class Follower:
             since_ns: wall clock; None: from now on.
             payload: body bytes to show.
             limit: number of frames after which ``run`` returns; None: no limit.
-            descriptor: the output of the sink, polled to see whether its reader has closed it.
+            output: the descriptor that lines are written to, and polled to see whether its reader has closed it.
+            encoding: of lines.
         """
         self._root = root
         self._wanted = wanted
@@ -164,12 +93,11 @@ class Follower:
         self._patterns = patterns
         self._payload = payload
         self._left = limit
-        self._sink = sink
+        self._output = output
+        self._encoding = encoding
+        self._gone = False
         self._poll = select.poll()
-        self._poll.register(descriptor, 0)
-        self._skipped = 0
-        self._skipped_lost = 0
-        self._skipped_ends = 0
+        self._poll.register(output, 0)
         self._watches: dict[str, _Watch] = {}
         self._start: dict[str, int] = {}
         for stream in matching(streams(root), patterns):
@@ -181,9 +109,9 @@ class Follower:
             self._watches[stream] = _Watch(root, Cursor(root, stream, end if since_ns is None else start_offset(root, stream, since_ns)))
 
     def run(self) -> None:
-        """Show records until the reader has closed the output, or the limit is reached."""
+        """Show records until the reader has closed the output, or the limit is reached. Exits the process when the output cannot be written."""
         if any(watch.cursor.offset < self._start[stream] for stream, watch in self._watches.items()):
-            self._show(merged((watch.cursor for watch in self._watches.values()), self._wanted, self._start), live=False)
+            self._show(merged((watch.cursor for watch in self._watches.values()), self._wanted, self._start))
         while not self._done() and not self._poll.poll(POLL_MS):
             self.show_appended()
 
@@ -196,70 +124,56 @@ class Follower:
         for stream in self._watches.keys() - set(names):
             trouble = self._watches.pop(stream).ended()
             if trouble is not None:
-                self._show([trouble], live=True)
+                self._show([trouble])
         due = [watch for watch in self._watches.values() if watch.due()]
-        for watch in due:
-            self._pass_over(watch, MAX_BEHIND // len(due))
-        self._show(merged([watch.cursor for watch in due], self._wanted), live=True)
+        skipped = [self._pass_over(watch, MAX_BEHIND // len(due)) for watch in due]
+        frames, lost = sum(frames for frames, _ in skipped), sum(lost for _, lost in skipped)
+        if frames or lost:
+            self._put(not_shown_line(frames, lost, bound=self._bound))
+        self._show(merged([watch.cursor for watch in due], self._wanted))
         for watch in due:
             watch.mark_read()
-        self._report_skipped()
 
     def _done(self) -> bool:
-        return self._left == 0 or self._sink.gone.is_set()
+        return self._left == 0 or self._gone
 
-    def _pass_over(self, watch: _Watch, most: int) -> None:
-        """Skip the oldest blocks of a stream that has more than ``most`` unread bytes."""
-        if watch.behind() <= most:
-            return
-        for ref in watch.cursor.blocks():
-            if watch.behind() <= most:
-                return  # before the cursor is behind this block
-            if isinstance(ref, Trouble):
-                self._show([ref], live=True)
-            else:
-                self._skipped += ref.header.request_frames + ref.header.response_frames
-                self._skipped_lost += ref.header.lost_frames
+    def _put(self, line: str) -> None:
+        """Write a line, and wait for a reader that is slow."""
+        rest = memoryview(line.encode(self._encoding, "backslashreplace") + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._output, rest) :]
+        except BrokenPipeError:
+            self._gone = True
+        except OSError as error:
+            exit_unwritten(error)
 
-    def _show(self, items: Iterable[Entry | Trouble], *, live: bool) -> None:
+    def _pass_over(self, watch: _Watch, most: int) -> tuple[int, int]:
+        """Skip the oldest blocks of a stream that has more than ``most`` unread bytes; how many frames they have, and how many their gaps."""
+        frames = lost = 0
+        if watch.behind() > most:
+            for ref in watch.cursor.blocks():
+                if watch.behind() <= most:
+                    break  # before the cursor is behind this block
+                if isinstance(ref, Trouble):
+                    self._show([ref])
+                else:
+                    frames += ref.header.request_frames + ref.header.response_frames
+                    lost += ref.header.lost_frames
+        return frames, lost
+
+    def _show(self, items: Iterable[Entry | Trouble]) -> None:
         for item in items:
-            if self._done():
-                return
-            if not live:
-                self._sink.wait_for_room()
-            if isinstance(item, Entry) and item.row.kind == KIND_FRAMES:
-                self._show_frames(item, live=live)
-            elif isinstance(item, Entry) and item.row.kind == KIND_GAP and live and self._full():
-                self._skipped_lost += item.row.lost_frames
-            elif isinstance(item, Entry) and item.row.kind == KIND_CONNECTION and live and self._full():
-                self._skipped_ends += 1
+            if isinstance(item, Trouble):
+                self._put(trouble_line(item))
+            elif item.row.kind != KIND_FRAMES:
+                self._put(entry_line(item))
             else:
-                self._sink.put(trouble_line(item) if isinstance(item, Trouble) else entry_line(item))
-
-    def _show_frames(self, entry: Entry, *, live: bool) -> None:
-        if live and self._full() and not self._bound:
-            self._skipped += entry.row.frame_count
-            return
-        for frame in frames_of(entry.block, entry.row, self._wanted):
+                for frame in frames_of(item.block, item.row, self._wanted):
+                    self._put(frame_line(frame, self._payload))
+                    if self._left is not None:
+                        self._left -= 1
+                    if self._done():
+                        return
             if self._done():
                 return
-            if not live:
-                self._sink.wait_for_room()
-            if live and self._full():
-                self._skipped += 1
-                continue
-            self._sink.put(frame_line(frame, self._payload))
-            if self._left is not None:
-                self._left -= 1
-
-    def _full(self) -> bool:
-        """Whether the queue is full. When it is not, a pending line about skipped frames is queued first."""
-        if self._sink.full():
-            return True
-        self._report_skipped()
-        return False
-
-    def _report_skipped(self) -> None:
-        if (self._skipped or self._skipped_lost or self._skipped_ends) and not self._sink.full():
-            self._sink.put(not_shown_line(self._skipped, self._skipped_lost, self._skipped_ends, bound=self._bound))
-            self._skipped = self._skipped_lost = self._skipped_ends = 0

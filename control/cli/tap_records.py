@@ -288,9 +288,9 @@ def trouble_line(trouble: Trouble) -> str:
     return shown(f"-- unknown frames {what}, {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
 
 
-def not_shown_line(frames: int, lost: int, ends: int = 0, *, bound: bool) -> str:
-    """The line about frames that a slow reader left out. ``lost``: lost frames in the gap rows left out. ``ends``: ends of connections left out, in
-    blocks that were read. ``bound``: the frames were not checked against the filter, so ``frames`` is an upper bound.
+def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:
+    """The line about frames that a slow reader left out. ``lost``: lost frames in the gap rows left out. ``bound``: the frames were not checked
+    against the filter, so ``frames`` is an upper bound.
     """
-    besides = (f", and gaps with {lost:,} lost" if lost else "") + (f", and {counted(ends, 'end')} of connections" if ends else "")
+    besides = f", and gaps with {lost:,} lost" if lost else ""
     return f"-- {'at most ' if bound else ''}{counted(frames, 'frame')} not shown{besides}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from framegate.control.cli.channel_columns import WIDE_COLUMNS, channel_cells, heads
-from framegate.control.cli.channels import TEXTS
-from framegate.control.cli.client import PAGE_SIZE, Service, calling
+from framegate.control.cli.channels import CHANNELS, TEXTS
+from framegate.control.cli.client import PAGE_SIZE, calling
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import admin_options, example
 from framegate.control.cli.output import as_dict, counted, print_json, size_text, table_text, word, write_text
@@ -26,7 +26,6 @@ _KEYS: Final = {
     "b": "bytes_rate", "f": "frames_rate", "h": "held", "u": "unsent", "w": "waiting_time", "o": "oldest", "i": "in_flight", "a": "age"
 }  # fmt: skip
 _QUIT, _CLIENTS = "q", "c"
-_CHANNELS: Final = Service("channel")
 _MEASURES: Final = {"BYTES": "BYTES/S", "FRAMES": "FRAMES/S", "HELD": "HELD", "REFUSALS": "REFUSED/S", "LOGINS": "FAILED LOGINS/S"}
 _LONGEST_WINDOW_MS: Final = 500
 _ENTER, _LEAVE, _HOME, _LINE_END, _REST = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l", "\033[H", "\033[K\r\n", "\033[J"
@@ -72,13 +71,13 @@ def _look(channel: "grpc.Channel", sort: str, chosen: str, limit: int, every: in
     """The memory pool, the processors, the first channels in an order, and the rankings of clients, as JSON has them."""
     window = {"nanos": min(_LONGEST_WINDOW_MS, every) * 1_000_000}
     order = sort if sort in TEXTS else f"{sort} desc"
-    listed = _CHANNELS.ask(channel, "ListChannels", page_size=limit, filter=chosen, order_by=order, rate_window=window)
+    listed = CHANNELS.ask(channel, "ListChannels", page_size=limit, filter=chosen, order_by=order, rate_window=window)
     return {
         "memory_pool": as_dict(POOLS.ask(channel, "GetMemoryPool").memory_pool),
         "processors": [as_dict(item) for item in POOLS.ask(channel, "GetProcessorPool").processor_pool.processors],
         "channels": [as_dict(item) for item in listed.channels],
         "total_count": listed.total_count,
-        "rankings": as_dict(_CHANNELS.ask(channel, "ListTopClients"))["rankings"],
+        "rankings": as_dict(CHANNELS.ask(channel, "ListTopClients"))["rankings"],
     }
 
 

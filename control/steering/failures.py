@@ -3,17 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from framegate.control.steering.condition import (
-    Condition,
-    days_left,
-    largest,
-    lately,
-    longest,
-    rate,
-    steady,
-    summed,
-    total,
-)
+from framegate.control.steering.condition import Condition, days_left, largest, lately, longest, rate, steady, summed, total
 from framegate.proxy.cells.metrics import (
     API,
     BROKER,

@@ -188,10 +188,7 @@ def _grpc_options(target: Target) -> dict[str, Any]:
     """The exporter itself refuses the compression ``none`` in the environment, and accepts a client's certificate only with an authority's."""
     import grpc
 
-    options: dict[str, Any] = {
-        "insecure": not target.secure,
-        "compression": grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression,
-    }
+    options: dict[str, Any] = {"insecure": not target.secure, "compression": grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression}
     if target.secure:
         files = (_read(path) for path in (target.certificate, target.client_key, target.client_certificate))
         options["credentials"] = grpc.ssl_channel_credentials(*files)

@@ -23,12 +23,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from framegate.control.logs import RowCopy
 from framegate.control.telemetry.exporters import Account, Counted, Room, queue_size
 
-_SEVERITIES: Final = {
-    "debug": SeverityNumber.DEBUG,
-    "info": SeverityNumber.INFO,
-    "warning": SeverityNumber.WARN,
-    "error": SeverityNumber.ERROR,
-}
+_SEVERITIES: Final = {"debug": SeverityNumber.DEBUG, "info": SeverityNumber.INFO, "warning": SeverityNumber.WARN, "error": SeverityNumber.ERROR}
 _NO_METERS: Final = NoOpMeterProvider()  # as in ``traces``, which is not loaded for logs alone
 _OWN_LOGGERS: Final = ("opentelemetry", "framegate.control.telemetry", "grpc")  # Their messages about failed exports are not exported
 

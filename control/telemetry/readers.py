@@ -69,12 +69,7 @@ class Injector:
     """
 
     def __init__(
-        self,
-        version: str,
-        started_ns: int,
-        temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE,
-        *,
-        exponential: bool = False,
+        self, version: str, started_ns: int, temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE, *, exponential: bool = False
     ) -> None:
         self._scope = InstrumentationScope(SCOPE, version)
         self._started_ns = started_ns

@@ -64,13 +64,7 @@ class _Phase(NamedTuple):
     others: tuple[str, ...] = ()  # further alerts that fired, with their severities
 
 
-def run(
-    deploy: Path,
-    *,
-    only: Sequence[str] = (),
-    pictures: Path | None = None,
-    directory: Path | None = None,
-) -> int:
+def run(deploy: Path, *, only: Sequence[str] = (), pictures: Path | None = None, directory: Path | None = None) -> int:
     """Run it to its report.
 
     Args:

@@ -36,7 +36,7 @@ _SETTLE_S: Final = 10.0
 QUERIES: Final[dict[str, str]] = {
     "large": f"""
         SELECT count(*) AS frames, count_if(size > {records.BATCH_BYTES} AND kept_size = {KEPT_BYTES}) AS good, coalesce(max(size), 0) AS largest
-        FROM frames WHERE direction = 'response' AND size > {POOL_BYTES}""",
+        FROM frames WHERE direction = 'response' AND size > {POOL_BYTES}"""
 }
 
 

@@ -17,10 +17,7 @@ from tests.demo.small_pool import CONSUMERS, RECORDS, Fetched, Peak, checks
 
 MIB = 1024 * 1024
 TABLES: dict[str, list[dict[str, Any]]] = {
-    "sent": [
-        {"api_key": 0, "api_version": 10, "requests": 262},
-        {"api_key": 1, "api_version": 16, "requests": 168},
-    ],
+    "sent": [{"api_key": 0, "api_version": 10, "requests": 262}, {"api_key": 1, "api_version": 16, "requests": 168}],
     "answered": [
         {"api_key": 0, "api": "Produce", "api_version": 10, "requests": 262, "latency_us_p50": 900, "latency_us_p99": 4000},
         {"api_key": 1, "api": "Fetch", "api_version": 16, "requests": 167, "latency_us_p50": 5000, "latency_us_p99": 9000},

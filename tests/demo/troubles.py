@@ -321,13 +321,7 @@ TROUBLES: Final = (
         (f"{ORDERS} Produce",),
         lambda node: node.backend_told(slow={"0": _SLOW_S}),
     ),
-    Trouble(
-        "noisy",
-        "a noisy client among 50",
-        "One client has more than half of a listener's bytes",
-        (ORDERS, "noisy", "127.0.0.1"),
-        _noisy,
-    ),
+    Trouble("noisy", "a noisy client among 50", "One client has more than half of a listener's bytes", (ORDERS, "noisy", "127.0.0.1"), _noisy),
     Trouble(
         "guess-one", "passwords of one user are tried", "Logins of one user fail, from one address", (LOGINS, USER, "127.0.0.1"), _guessing(USER)
     ),

@@ -1,5 +1,6 @@
 """The alerts over a simulated framegate: each trouble fires its alert in time and nothing else pages; quiet days page nobody. promtool judges."""
 
+import functools
 import json
 import re
 import subprocess
@@ -152,31 +153,38 @@ ALONE: Values = {**NOBODY, ACCEPTED: 0, ACTIVE: 0, closed("peer_closed"): 0, LOG
 AWAY: Values = dict.fromkeys(CALM, GONE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """Something goes wrong after ``calm`` minutes, for ``lasts`` minutes.
 
     Attributes:
+        severity, alert: what fires.
         changes: values of series meanwhile.
-        alert, severity: what fires.
         place: part of its label ``where``.
         fires: after so many minutes, not one earlier; ends: so many minutes after the trouble.
         flaps: as ``changes``, but each second minute only; ``later``: from the second minute on.
         besides: other alerts that page, rightly.
     """
 
+    severity: str
     name: str
+    short: str
     changes: Values
-    alert: str
-    fires: int
-    ends: int
-    severity: str = "warning"
     place: str = ""
+    fires: int = field(kw_only=True)
+    ends: int = 0
     calm: int = 60
     lasts: int = 30
     flaps: Values = field(default_factory=dict)
     later: Values = field(default_factory=dict)
     besides: tuple[str, ...] = ()
+
+    @property
+    def alert(self) -> str:
+        return f"Framegate{self.short}"
+
+
+page, ticket, info = (functools.partial(Trouble, severity) for severity in ("critical", "warning", "info"))
 
 
 def counts(series: str) -> bool:
@@ -238,388 +246,102 @@ def firing(minutes: str = "", **labels: str) -> str:
 
 
 REFUSED = {f"upstream_{name}": {closed(f"upstream_{name}"): 12, closed("peer_closed"): 0} for name in ("refused", "closed")}
+# fmt: off
 TROUBLES = (
-    Trouble(name="nothing is heard", changes=AWAY, alert="FramegateAbsent", severity="critical", fires=10, ends=0),
-    Trouble(name="a scrape fails", changes={**AWAY, "up": 0}, alert="FramegateDown", severity="critical", fires=2, ends=0),
-    Trouble(name="it is not ready", changes={READY: 0}, alert="FramegateNotReady", severity="critical", fires=2, ends=0),
-    Trouble(
-        name="stopped upstream: it accepts, and does not answer",
-        changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 20, **silent(2)},
-        alert="FramegateRequestsUnanswered",
-        severity="critical",
-        place="orders kafka-2:9092",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="no Produce is answered, while others are",
-        changes={PRODUCE.format("count", ""): 0, QUICK_REQUESTS: 0, WAITING_API: 3},
-        alert="FramegateRequestsUnanswered",
-        severity="critical",
-        place="kafka Produce",
-        fires=2,
-        ends=0,
-    ),
-    Trouble(
-        name="an endpoint does not read what it is sent",
-        changes={of(2, "send_stalled"): 3, f'framegate_upstream_connection_count{{{OF_BROKER.format(2)}, framegate_state="used"}}': 5},
-        alert="FramegateRequestsUnanswered",
-        severity="critical",
-        place="orders kafka-2:9092",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="three of ten answers are missing",
-        changes={passed(2, "receive"): 1_050},
-        alert="FramegateRequestsUnanswered",
-        place="orders kafka-2:9092",
-        fires=5,
-        ends=0,
-    ),
-    Trouble(
-        name="one client of two waits",
-        changes={of(2, "request_age_seconds"): 25, of(2, "request_open"): 2},
-        alert="FramegateRequestsUnanswered",
-        place="orders kafka-2:9092",
-        fires=5,
-        ends=0,
-    ),
-    Trouble(
-        name="stopped upstream of another protocol, which has answered before",
-        changes={of(2, "answer_age_seconds"): 75, of(2, "answer_waiting"): 20, **silent(2)},
-        alert="FramegateRequestsUnanswered",
-        severity="critical",
-        place="orders kafka-2:9092",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="an upstream hangs from the start",
-        changes={
-            of(9, "answer_age_seconds"): 45,
-            of(9, "answer_waiting"): 1_000,
-            passed(9, "receive"): 0,
-            passed(9, "transmit"): 30,
-            of(9, "answer_asked_total"): 30,
-            of(9, "answer_recent"): 0,
-        },
-        alert="FramegateRequestsUnanswered",
-        place="orders kafka-9:9092",
-        fires=5,
-        ends=0,
-    ),
-    Trouble(
-        name="clients give up after seconds",
-        changes={ended(2, "unanswered"): 12, ended(2): 0, **silent(2)},
-        alert="FramegateRequestsUnanswered",
-        severity="critical",
-        place="orders kafka-2:9092",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="a broker answers with errors",
-        changes={f'framegate_kafka_response_errors_total{{{OF_BROKER.format(2)}, error_type="coordinator_not_available"}}': 1_400},
-        alert="FramegateUpstreamFails",
-        severity="critical",
-        place="orders kafka-2:9092 coordinator_not_available",
-        fires=7,
-        ends=2,
-    ),
-    Trouble(
-        name="an upstream resets connections",
-        changes={ended(2, "reset"): 2},
-        alert="FramegateUpstreamFails",
-        place="orders kafka-2:9092 reset",
-        fires=6,
-        ends=3,
-    ),
-    Trouble(
-        name="dead upstream",
-        changes={
-            **REFUSED["upstream_refused"],
-            **{key: 0 if "error_type" not in key else 6 for number in (1, 2, 3, 4) for key in (connects(number), connects(number, "refused"))},
-            **{of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
-        },
-        alert="FramegateUpstreamGone",
-        severity="critical",
-        place="orders",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="an upstream whose addresses are left out after connects have timed out",
-        changes={**REFUSED["upstream_refused"], RESPONSES: 0},
-        later={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
-        alert="FramegateUpstreamGone",
-        severity="critical",
-        place="orders",
-        fires=2,
-        ends=0,
-    ),
-    Trouble(
-        name="unresolvable name",
-        changes={**REFUSED["upstream_refused"], connects(1, "resolution"): 12, **{of(number, "endpoint_count"): 0 for number in (1, 2, 3, 4)}},
-        alert="FramegateUpstreamGone",
-        severity="critical",
-        place="orders",
-        fires=1,
-        ends=0,
-    ),
-    Trouble(
-        name="half of the endpoints are gone",
-        changes={**{of(number, "endpoint_down"): 1 for number in (3, 4)}, connects(3): 0, connects(4): 0, connects(3, "timeout"): 2},
-        alert="FramegateUpstreamFails",
-        place="orders kafka-3",
-        fires=5,
-        ends=3,
-    ),
-    Trouble(
-        name="the name of one endpoint is not resolved",
-        changes={of(3, "endpoint_count"): 0},
-        alert="FramegateUpstreamFails",
-        place="orders kafka-3:9092",
-        fires=5,
-        ends=0,
-    ),
-    Trouble(
-        name="an answer on one connection belongs to no request",
-        changes={f"framegate_kafka_pairing_lost_total{{{KAFKA}}}": 1},
-        alert="FramegateUpstreamFails",
-        place="kafka",
-        calm=60,
-        lasts=1,
-        fires=0,
-        ends=9,
-    ),
-    Trouble(
-        name="an upstream closes every connection",
-        changes={**REFUSED["upstream_closed"], RESPONSES: 0},
-        alert="FramegateListenerFails",
-        severity="critical",
-        place="kafka",
-        fires=2,
-        ends=0,
-    ),
-    Trouble(
-        name="a tenth of the connections fails",
-        changes={closed("upstream_timeout"): 1.2},
-        alert="FramegateClientsFail",
-        severity="critical",
-        place="kafka",
-        fires=18,
-        ends=1,
-        lasts=60,
-    ),
-    Trouble(
-        name="another listener fails while an upstream is dead",
-        changes={
-            **{of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
-            f"framegate_connection_accepted_total{{{OTHER}}}": 12,
-            closed("peer_reset", "upstream", OTHER): 12,
-            f'framegate_frame_count_total{{{OTHER}, framegate_side="downstream", network_io_direction="transmit"}}': 0,
-            f'framegate_listener_upstream{{{OTHER}, framegate_upstream="stock"}}': 1,
-        },
-        alert="FramegateListenerFails",
-        severity="critical",
-        place="other",
-        fires=1,
-        ends=1,
-        besides=("FramegateUpstreamGone",),
-    ),
-    Trouble(
-        name="an upstream flaps",
-        changes={closed("upstream_refused"): 6},
-        flaps={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
-        alert="FramegateClientsFail",
-        severity="critical",
-        place="kafka",
-        fires=11,
-        ends=1,
-    ),
-    Trouble(
-        name="control stands still", changes={"framegate_control_lag_time_seconds_total": 20}, alert="FramegateControl", fires=0, ends=9, lasts=1
-    ),
-    Trouble(name="one Kafka API is slow", changes={QUICK_REQUESTS: 1_000}, alert="FramegateSlow", place="kafka Produce", fires=6, ends=3),
-    Trouble(
-        name="an upstream of another protocol takes 10 s for an answer",
-        changes={passed(2, "receive"): 60, passed(2, "transmit"): 60, of(2, "answer_time_seconds_total"): 600},
-        alert="FramegateSlow",
-        place="orders kafka-2:9092",
-        fires=9,
-        ends=0,
-    ),
-    Trouble(
-        name="a handler is slower than its frames come",
-        changes={QUEUED.format("count", ""): 60, QUEUED.format("bucket", ', le="1.0"'): 6},
-        alert="FramegateSlow",
-        place="kafka",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(name="frames are slow", changes={QUICK_FRAMES: 3_000}, alert="FramegateSlow", place="kafka", fires=6, ends=3),
-    Trouble(name="throttled", changes={THROTTLED: 540, RUN_DELAY: 40}, alert="FramegateCpuShort", place="processor-0", fires=6, ends=3),
-    Trouble(
-        name="noisy client, refused by the limit of an address",
-        changes={f'framegate_connection_rejected_total{{{KAFKA}, framegate_reason="address_connections"}}': 60},
-        alert="FramegateClientsRefused",
-        place="kafka address_connections",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(name="a quota holds back most", changes={HELD: 2_400}, alert="FramegateHeldBack", severity="info", place="kafka", fires=13, ends=1),
-    Trouble(
-        name="noisy client among 50",
-        changes={IO: 66e7, NOISY: 0.9},
-        alert="FramegateNoisyClient",
-        severity="info",
-        place="kafka user-3 10.0.0.7",
-        fires=5,
-        ends=0,
-    ),
+    page("nothing is heard", "Absent", AWAY, fires=10),
+    page("a scrape fails", "Down", {**AWAY, "up": 0}, fires=2),
+    page("it is not ready", "NotReady", {READY: 0}, fires=2),
+    page("stopped upstream: it accepts, and does not answer", "RequestsUnanswered", {of(2, "request_age_seconds"): 25, of(2, "request_open"): 20,
+        **silent(2)}, "orders kafka-2:9092", fires=1),
+    page("no Produce is answered, while others are", "RequestsUnanswered", {PRODUCE.format("count", ""): 0, QUICK_REQUESTS: 0, WAITING_API: 3},
+        "kafka Produce", fires=2),
+    page("an endpoint does not read what it is sent", "RequestsUnanswered", {of(2, "send_stalled"): 3,
+        f'framegate_upstream_connection_count{{{OF_BROKER.format(2)}, framegate_state="used"}}': 5}, "orders kafka-2:9092", fires=1),
+    ticket("three of ten answers are missing", "RequestsUnanswered", {passed(2, "receive"): 1_050}, "orders kafka-2:9092", fires=5),
+    ticket("one client of two waits", "RequestsUnanswered", {of(2, "request_age_seconds"): 25, of(2, "request_open"): 2}, "orders kafka-2:9092",
+        fires=5),
+    page("stopped upstream of another protocol, which has answered before", "RequestsUnanswered", {of(2, "answer_age_seconds"): 75,
+        of(2, "answer_waiting"): 20, **silent(2)}, "orders kafka-2:9092", fires=1),
+    ticket("an upstream hangs from the start", "RequestsUnanswered", {of(9, "answer_age_seconds"): 45, of(9, "answer_waiting"): 1_000,
+        passed(9, "receive"): 0, passed(9, "transmit"): 30, of(9, "answer_asked_total"): 30, of(9, "answer_recent"): 0}, "orders kafka-9:9092",
+        fires=5),
+    page("clients give up after seconds", "RequestsUnanswered", {ended(2, "unanswered"): 12, ended(2): 0, **silent(2)}, "orders kafka-2:9092",
+        fires=1),
+    page("a broker answers with errors", "UpstreamFails",
+        {f'framegate_kafka_response_errors_total{{{OF_BROKER.format(2)}, error_type="coordinator_not_available"}}': 1_400},
+        "orders kafka-2:9092 coordinator_not_available", fires=7, ends=2),
+    ticket("an upstream resets connections", "UpstreamFails", {ended(2, "reset"): 2}, "orders kafka-2:9092 reset", fires=6, ends=3),
+    page("dead upstream", "UpstreamGone", {**REFUSED["upstream_refused"],
+        **{key: 0 if "error_type" not in key else 6 for number in (1, 2, 3, 4) for key in (connects(number), connects(number, "refused"))},
+        **{of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)}}, "orders", fires=1),
+    page("an upstream whose addresses are left out after connects have timed out", "UpstreamGone", {**REFUSED["upstream_refused"], RESPONSES: 0},
+        "orders", later={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)}, fires=2),
+    page("unresolvable name", "UpstreamGone", {**REFUSED["upstream_refused"], connects(1, "resolution"): 12,
+        **{of(number, "endpoint_count"): 0 for number in (1, 2, 3, 4)}}, "orders", fires=1),
+    ticket("half of the endpoints are gone", "UpstreamFails", {**{of(number, "endpoint_down"): 1 for number in (3, 4)}, connects(3): 0,
+        connects(4): 0, connects(3, "timeout"): 2}, "orders kafka-3", fires=5, ends=3),
+    ticket("the name of one endpoint is not resolved", "UpstreamFails", {of(3, "endpoint_count"): 0}, "orders kafka-3:9092", fires=5),
+    ticket("an answer on one connection belongs to no request", "UpstreamFails", {f"framegate_kafka_pairing_lost_total{{{KAFKA}}}": 1}, "kafka",
+        lasts=1, fires=0, ends=9),
+    page("an upstream closes every connection", "ListenerFails", {**REFUSED["upstream_closed"], RESPONSES: 0}, "kafka", fires=2),
+    page("a tenth of the connections fails", "ClientsFail", {closed("upstream_timeout"): 1.2}, "kafka", fires=18, ends=1, lasts=60),
+    page("another listener fails while an upstream is dead", "ListenerFails", {**{of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)},
+        f"framegate_connection_accepted_total{{{OTHER}}}": 12, closed("peer_reset", "upstream", OTHER): 12,
+        f'framegate_frame_count_total{{{OTHER}, framegate_side="downstream", network_io_direction="transmit"}}': 0,
+        f'framegate_listener_upstream{{{OTHER}, framegate_upstream="stock"}}': 1}, "other", fires=1, ends=1, besides=("FramegateUpstreamGone",)),
+    page("an upstream flaps", "ClientsFail", {closed("upstream_refused"): 6}, "kafka",
+        flaps={of(number, "endpoint_down"): 1 for number in (1, 2, 3, 4)}, fires=11, ends=1),
+    ticket("control stands still", "Control", {"framegate_control_lag_time_seconds_total": 20}, fires=0, ends=9, lasts=1),
+    ticket("one Kafka API is slow", "Slow", {QUICK_REQUESTS: 1_000}, "kafka Produce", fires=6, ends=3),
+    ticket("an upstream of another protocol takes 10 s for an answer", "Slow", {passed(2, "receive"): 60, passed(2, "transmit"): 60,
+        of(2, "answer_time_seconds_total"): 600}, "orders kafka-2:9092", fires=9),
+    ticket("a handler is slower than its frames come", "Slow", {QUEUED.format("count", ""): 60, QUEUED.format("bucket", ', le="1.0"'): 6}, "kafka",
+        fires=5, ends=4),
+    ticket("frames are slow", "Slow", {QUICK_FRAMES: 3_000}, "kafka", fires=6, ends=3),
+    ticket("throttled", "CpuShort", {THROTTLED: 540, RUN_DELAY: 40}, "processor-0", fires=6, ends=3),
+    ticket("noisy client, refused by the limit of an address", "ClientsRefused",
+        {f'framegate_connection_rejected_total{{{KAFKA}, framegate_reason="address_connections"}}': 60}, "kafka address_connections", fires=5,
+        ends=4),
+    info("a quota holds back most", "HeldBack", {HELD: 2_400}, "kafka", fires=13, ends=1),
+    info("noisy client among 50", "NoisyClient", {IO: 66e7, NOISY: 0.9}, "kafka user-3 10.0.0.7", fires=5),
     *(
-        Trouble(
-            name=f"brute force on {user}, from {address}",
-            changes={ACCEPTED: 72, WRONG_LOGINS: 60, closed("auth_failed"): 60, FAILED.format(user, address): 1.0},
-            alert="FramegateLoginsFail",
-            place=f"kafka {user}.*{address}",
-            fires=5,
-            ends=0,
-        )
+        ticket(f"brute force on {user}, from {address}", "LoginsFail", {ACCEPTED: 72, WRONG_LOGINS: 60, closed("auth_failed"): 60,
+            FAILED.format(user, address): 1.0}, f"kafka {user}.*{address}", fires=5)
         for user, address in (("admin", "203.0.113.9"), ("admin", "<many>"), ("<many>", "203.0.113.9"), ("<many>", "<many>"))
     ),
-    Trouble(
-        name="clients of a mechanism that is not enabled",
-        changes={ACCEPTED: 72, LOGINS.replace("}", ', error_type="mechanism"}'): 60, closed("auth_failed"): 60},
-        alert="FramegateClientsRefused",
-        place="kafka mechanism",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(
-        name="clients with a wrong certificate",
-        changes={ACCEPTED: 42, closed("tls_failed"): 30},
-        alert="FramegateClientsRefused",
-        place="kafka tls_failed",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(
-        name="a client whose certificate's principal may not connect",
-        changes={f"framegate_connection_accepted_total{{{OTHER}}}": 42, closed("auth_failed", listener=OTHER): 30},
-        alert="FramegateClientsRefused",
-        place="other auth_failed",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(
-        name="oversized frames",
-        changes={f'framegate_frame_rejected_total{{{KAFKA}, framegate_side="downstream", framegate_reason="frame_too_large"}}': 120},
-        alert="FramegateClientsRefused",
-        place="kafka frame_too_large",
-        fires=5,
-        ends=4,
-    ),
-    Trouble(
-        name="rules that refuse every Produce",
-        changes={
-            f'framegate_kafka_request_refused_total{{{KAFKA}, framegate_kafka_api="Produce", framegate_kafka_refusal="api"}}': 3_000,
-            PRODUCE.format("count", ""): 0,
-            QUICK_REQUESTS: 0,
-        },
-        alert="FramegateClientsRefused",
-        place="kafka Produce api",
-        fires=7,
-        ends=2,
-    ),
-    Trouble(
-        name="certificate three days from its end",
-        changes={CERTIFICATE: 3 * 86_400 - 60},
-        alert="FramegateCertificateEnds",
-        severity="critical",
-        place="listener/kafka",
-        fires=0,
-        ends=0,
-    ),
-    Trouble(name="certificate ten days from its end", changes={CERTIFICATE: 864_000}, alert="FramegateCertificateEnds", fires=60, ends=0, lasts=90),
-    Trouble(name="the tap's disk fills slowly", changes={TIME_LEFT: 20_000}, alert="FramegateTap", fires=1, ends=0),
-    Trouble(
-        name="the tap's disk is full",
-        changes={FREE: 4e9, 'framegate_tap_dropped_total{framegate_reason="disk_full"}': 10},
-        alert="FramegateTap",
-        fires=1,
-        ends=4,
-    ),
-    Trouble(name="the store refuses the tap's log", changes={"framegate_tap_ship_failing": 1}, alert="FramegateTap", fires=1, ends=0),
-    Trouble(name="the tap holds connections up", changes={MUTED.format("tap"): 3}, alert="FramegateTap", severity="critical", fires=3, ends=0),
-    Trouble(name="a forgotten mute", changes={MUTED.format("admin"): 3}, alert="FramegateHeldBack", severity="info", fires=15, ends=0),
-    Trouble(
-        name="a reader of the tap stands still", changes={BEHIND: 900, UNREAD: 9e8}, alert="FramegateTapForgets", severity="critical", fires=5, ends=0
-    ),
-    Trouble(name="leaking handler", changes={}, alert="FramegateHandlers", place="handler-0", fires=6, ends=5),
-    Trouble(name="the memory is nearly used up", changes={"framegate_memory_usage_bytes": 9.5e8}, alert="FramegateMemoryShort", fires=5, ends=0),
-    Trouble(name="clients hold all of the pool", changes={DEPLETED: 50}, alert="FramegateMemoryShort", fires=5, ends=4),
-    Trouble(
-        name="storm of connections",
-        changes={ACCEPTED: 12_000, closed("peer_closed"): 12_000},
-        alert="FramegateAccept",
-        place="kafka",
-        fires=6,
-        ends=3,
-        calm=90,
-    ),
-    Trouble(name="few descriptors are left", changes={DESCRIPTORS: 950}, alert="FramegateAccept", place="processor-0", fires=5, ends=0),
-    Trouble(name="no traffic", changes=ALONE, alert="FramegateNoTraffic", place="kafka", fires=14, ends=0, calm=25 * HOUR),
-    Trouble(
-        name="nobody gets in any more",
-        changes={**ALONE, ACCEPTED: 60, closed("tls_failed"): 60},
-        alert="FramegateListenerFails",
-        severity="critical",
-        place="kafka",
-        fires=2,
-        ends=0,
-        calm=25 * HOUR,
-    ),
-    Trouble(
-        name="no client takes the certificate any more",
-        changes={**ALONE, ACCEPTED: 60, closed("tls_failed"): 60},
-        alert="FramegateListenerFails",
-        severity="critical",
-        place="kafka",
-        fires=4,
-        ends=0,
-        lasts=8,
-    ),
-    Trouble(
-        name="clients do not read",
-        changes={PENDING: 5},
-        alert="FramegateHeldBack",
-        severity="info",
-        place="kafka downstream",
-        fires=15,
-        ends=0,
-    ),
-    Trouble(
-        name="a processor is killed",
-        changes={'framegate_worker_restarts_total{framegate_reason="died"}': 1},
-        alert="FramegateBroken",
-        place="died",
-        fires=0,
-        ends=9,
-        lasts=1,
-    ),
-    Trouble(
-        name="a processor stands still",
-        changes={'framegate_worker_lag_time_seconds_total{framegate_worker="0"}': 7},
-        alert="FramegateBroken",
-        place="0",
-        fires=0,
-        ends=9,
-        lasts=1,
-    ),
-    Trouble(name="the collector is away", changes={EXPORTS: 0, FAILED_EXPORTS: 6}, alert="FramegateControl", place="metrics", fires=9, ends=0),
+    ticket("clients of a mechanism that is not enabled", "ClientsRefused", {ACCEPTED: 72, LOGINS.replace("}", ', error_type="mechanism"}'): 60,
+        closed("auth_failed"): 60}, "kafka mechanism", fires=5, ends=4),
+    ticket("clients with a wrong certificate", "ClientsRefused", {ACCEPTED: 42, closed("tls_failed"): 30}, "kafka tls_failed", fires=5, ends=4),
+    ticket("a client whose certificate's principal may not connect", "ClientsRefused", {f"framegate_connection_accepted_total{{{OTHER}}}": 42,
+        closed("auth_failed", listener=OTHER): 30}, "other auth_failed", fires=5, ends=4),
+    ticket("oversized frames", "ClientsRefused",
+        {f'framegate_frame_rejected_total{{{KAFKA}, framegate_side="downstream", framegate_reason="frame_too_large"}}': 120}, "kafka frame_too_large",
+        fires=5, ends=4),
+    ticket("rules that refuse every Produce", "ClientsRefused",
+        {f'framegate_kafka_request_refused_total{{{KAFKA}, framegate_kafka_api="Produce", framegate_kafka_refusal="api"}}': 3_000,
+        PRODUCE.format("count", ""): 0, QUICK_REQUESTS: 0}, "kafka Produce api", fires=7, ends=2),
+    page("certificate three days from its end", "CertificateEnds", {CERTIFICATE: 3 * 86_400 - 60}, "listener/kafka", fires=0),
+    ticket("certificate ten days from its end", "CertificateEnds", {CERTIFICATE: 864_000}, fires=60, lasts=90),
+    ticket("the tap's disk fills slowly", "Tap", {TIME_LEFT: 20_000}, fires=1),
+    ticket("the tap's disk is full", "Tap", {FREE: 4e9, 'framegate_tap_dropped_total{framegate_reason="disk_full"}': 10}, fires=1, ends=4),
+    ticket("the store refuses the tap's log", "Tap", {"framegate_tap_ship_failing": 1}, fires=1),
+    page("the tap holds connections up", "Tap", {MUTED.format("tap"): 3}, fires=3),
+    info("a forgotten mute", "HeldBack", {MUTED.format("admin"): 3}, fires=15),
+    page("a reader of the tap stands still", "TapForgets", {BEHIND: 900, UNREAD: 9e8}, fires=5),
+    ticket("leaking handler", "Handlers", {}, "handler-0", fires=6, ends=5),
+    ticket("the memory is nearly used up", "MemoryShort", {"framegate_memory_usage_bytes": 9.5e8}, fires=5),
+    ticket("clients hold all of the pool", "MemoryShort", {DEPLETED: 50}, fires=5, ends=4),
+    ticket("storm of connections", "Accept", {ACCEPTED: 12_000, closed("peer_closed"): 12_000}, "kafka", fires=6, ends=3, calm=90),
+    ticket("few descriptors are left", "Accept", {DESCRIPTORS: 950}, "processor-0", fires=5),
+    ticket("no traffic", "NoTraffic", ALONE, "kafka", fires=14, calm=25 * HOUR),
+    page("nobody gets in any more", "ListenerFails", {**ALONE, ACCEPTED: 60, closed("tls_failed"): 60}, "kafka", fires=2, calm=25 * HOUR),
+    page("no client takes the certificate any more", "ListenerFails", {**ALONE, ACCEPTED: 60, closed("tls_failed"): 60}, "kafka", fires=4, lasts=8),
+    info("clients do not read", "HeldBack", {PENDING: 5}, "kafka downstream", fires=15),
+    ticket("a processor is killed", "Broken", {'framegate_worker_restarts_total{framegate_reason="died"}': 1}, "died", fires=0, ends=9, lasts=1),
+    ticket("a processor stands still", "Broken", {'framegate_worker_lag_time_seconds_total{framegate_worker="0"}': 7}, "0", fires=0, ends=9, lasts=1),
+    ticket("the collector is away", "Control", {EXPORTS: 0, FAILED_EXPORTS: 6}, "metrics", fires=9),
 )
+# fmt: on
 LEAK = 30e6
 """Bytes by which the leaking handler grows each minute."""
 
@@ -744,8 +466,7 @@ QUIET_DAYS = (
         ],
     ),
     Quiet(
-        name="one client at its quota",
-        changes=[([(0, DAY)], {HELD: 60, IO: 66e7, NOISY: 0.9}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})],
+        name="one client at its quota", changes=[([(0, DAY)], {HELD: 60, IO: 66e7, NOISY: 0.9}), (NIGHT, {**ALONE, ACTIVE: 1, FRAMES: 60, HELD: 60})]
     ),
     Quiet(name="empty nights", changes=[(NIGHT, ALONE)]),
     Quiet(name="a slow first minute after each deploy", changes=[(every(4 * HOUR), AWAY), (every(4 * HOUR, begin=8), RESTART)]),
@@ -785,14 +506,11 @@ QUIET_DAYS = (
                     f'framegate_kafka_response_errors_total{{{OF_BROKER.format(1)}, error_type="{name}"}}': 500
                     for name in ("unsupported_version", "concurrent_transactions")
                 },
-            ),
+            )
         ],
         silent="FramegateUpstreamFails",
     ),
-    Quiet(
-        name="the collector is restarted",
-        changes=[(every(6 * HOUR, 3), AWAY), (every(6 * HOUR, 4, begin=30), {EXPORTS: 0, FAILED_EXPORTS: 6})],
-    ),
+    Quiet(name="the collector is restarted", changes=[(every(6 * HOUR, 3), AWAY), (every(6 * HOUR, 4, begin=30), {EXPORTS: 0, FAILED_EXPORTS: 6})]),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from framegate.control.cli import tap_follow
-from framegate.control.cli.tap_follow import Follower, Sink
+from framegate.control.cli.tap_follow import Follower
 from framegate.control.cli.tap_records import Wanted
 from tests.fakes.cli import start_cli
 from tests.fakes.tap_files import segment_files
@@ -25,42 +25,25 @@ from tests.fakes.tap_log import START_NS, FakeProcessor
 ALL = Wanted()
 
 
-class Lines:
-    """Takes lines as long as there is room."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.room = 1 << 30
-        self.gone = threading.Event()
-        self.waited = 0
-
-    def full(self) -> bool:
-        return len(self.lines) >= self.room
-
-    def put(self, line: str) -> None:
-        self.lines.append(line)
-
-    def wait_for_room(self) -> None:
-        self.waited += self.full()
-        self.room = max(self.room, len(self.lines) + 1)
-
-    def take(self) -> list[str]:
-        """What came since, as numbers of frames, or as it is."""
-        taken, self.lines = self.lines, []
-        return [line if line.startswith("--") else line.partition("|")[2].partition("|")[0] for line in taken]
-
-
 class Following:
-    """Builds followers of a directory whose output is ``lines``; a reader has it open."""
+    """Builds followers of a directory that write into a pipe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.lines = Lines()
         self.ours, self._theirs = os.pipe()
+        os.set_blocking(self.ours, False)
 
     def __call__(self, wanted: Wanted = ALL, **given: Any) -> Follower:
-        facts = {"patterns": (), "since_ns": None, "payload": 16, "limit": None, **given}
-        return Follower(str(self.root), wanted, sink=self.lines, descriptor=self._theirs, **facts)  # type: ignore[arg-type]
+        facts = {"patterns": (), "since_ns": None, "payload": 16, "limit": None, "encoding": "ascii", **given}
+        return Follower(str(self.root), wanted, output=self._theirs, **facts)
+
+    def take(self) -> list[str]:
+        """What came since, as numbers of frames, or as it is."""
+        try:
+            lines = os.read(self.ours, 1 << 20).decode().splitlines()
+        except BlockingIOError:
+            return []
+        return [line if line.startswith("--") else line.partition("|")[2].partition("|")[0] for line in lines]
 
     def close(self) -> None:
         for descriptor in (self.ours, self._theirs):
@@ -88,12 +71,12 @@ def test_only_what_is_appended_is_shown(tmp_path: Path, following: Following) ->
     write(processor, 1, 2)
     follower = following()
     follower.show_appended()
-    assert following.lines.take() == []
+    assert following.take() == []
     write(processor, 3, 4)
     follower.show_appended()
-    assert numbers(following.lines.take()) == [3, 4]
+    assert numbers(following.take()) == [3, 4]
     follower.show_appended()
-    assert following.lines.take() == []
+    assert following.take() == []
 
 
 def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, following: Following) -> None:
@@ -103,67 +86,38 @@ def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path
     write(processor, *range(12), size=300)
     assert len(segment_files(tmp_path)) >= 3
     follower.show_appended()
-    assert numbers(following.lines.take()) == list(range(12))
+    assert numbers(following.take()) == list(range(12))
     write(processor, *range(12, 24), size=300)
     processor.close()
     follower.show_appended()
-    assert numbers(following.lines.take()) == list(range(12, 24))
+    assert numbers(following.take()) == list(range(12, 24))
 
 
-def test_since_shows_what_was_there_and_waits_for_its_reader(tmp_path: Path, following: Following) -> None:
-    processor = FakeProcessor(tmp_path)
-    write(processor, *range(20))
-    following.lines.room = 2
-    following.lines.gone.wait = lambda timeout=None: True  # type: ignore[method-assign]
-    follower = following(Wanted(since_ns=START_NS + 5), since_ns=START_NS + 5, limit=15)
-    follower.run()
-    assert numbers(following.lines.take()) == list(range(5, 20))
-    assert following.lines.waited >= 13
+def test_since_shows_what_was_there(tmp_path: Path, following: Following) -> None:
+    write(FakeProcessor(tmp_path), *range(20))
+    following(Wanted(since_ns=START_NS + 5), since_ns=START_NS + 5, limit=15).run()
+    assert numbers(following.take()) == list(range(5, 20))
 
 
 def test_the_limit_ends_it(tmp_path: Path, following: Following) -> None:
     follower = following(limit=3)
     write(FakeProcessor(tmp_path), *range(10))
     follower.run()
-    assert numbers(following.lines.take()) == [0, 1, 2]
+    assert numbers(following.take()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("wanted", "word"), [(ALL, "-- "), (Wanted(min_size=1), "-- at most ")])
-def test_what_there_is_no_room_for_is_counted_and_told_first(tmp_path: Path, following: Following, wanted: Wanted, word: str) -> None:
-    follower = following(wanted)
-    processor = FakeProcessor(tmp_path)
-    write(processor, *range(10))
-    processor.block([b"x"] * 1230)
-    following.lines.room = 4
-    follower.show_appended()
-    assert numbers(following.lines.take()) == [0, 1, 2, 3]
-    write(processor, 10)
-    follower.show_appended()
-    assert following.lines.take() == [f"{word}1,236 frames not shown", f"{10:<16}"]
-    following.lines.room = 0
-    write(processor, 11)
-    follower.show_appended()
-    following.lines.room = 1
-    follower.show_appended()
-    assert following.lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
-    following.lines.room = 0
-    processor.end(1)
-    processor.flush()
-    follower.show_appended()
-    following.lines.room = 1
-    follower.show_appended()
-    assert following.lines.take() == [f"{word}0 frames not shown, and 1 end of connections"]
-
-
-def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(tmp_path: Path, following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(
+    tmp_path: Path, following: Following, monkeypatch: pytest.MonkeyPatch, wanted: Wanted, word: str
+) -> None:
     monkeypatch.setattr(tap_follow, "MAX_BEHIND", 5000)
-    follower = following()
+    follower = following(wanted)
     processor = FakeProcessor(tmp_path, segment_size=65536)
     write(processor, *range(100), size=1000)
     follower.show_appended()
-    told, *shown = following.lines.take()
+    told, *shown = following.take()
     assert numbers(shown) == list(range(100 - len(shown), 100))
-    assert told == f"-- {100 - len(shown)} frames not shown"
+    assert told == f"{word}{100 - len(shown)} frames not shown"
     assert 2 <= len(shown) <= 5
 
 
@@ -175,14 +129,14 @@ def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(tm
     read.close()
     for _ in range(2):
         follower.show_appended()
-    assert sorted(numbers(following.lines.take())) == [1, 2]
+    assert sorted(numbers(following.take())) == [1, 2]
     for processor in (read, unread):
         shutil.rmtree(tmp_path / processor.stream)
     follower.show_appended()
-    (line,) = following.lines.take()
+    (line,) = following.take()
     assert line.startswith(f"-- unknown frames lost: vanished (unknown), {unread.stream} at ")
     follower.show_appended()
-    assert following.lines.take() == []
+    assert following.take() == []
 
 
 def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, following: Following) -> None:
@@ -194,15 +148,15 @@ def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, 
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     follower.show_appended()
-    assert following.lines.take() == [], "it may be being written"
+    assert following.take() == [], "it may be being written"
     path.write_bytes(whole)
     follower.show_appended()
-    assert numbers(following.lines.take()) == [2]
+    assert numbers(following.take()) == [2]
     path.write_bytes(whole + bytes(100))
     path.rename(path.with_suffix(".seg"))
     follower.show_appended()
     follower.show_appended()
-    (line,) = following.lines.take()
+    (line,) = following.take()
     assert "damaged (unknown)" in line
 
 
@@ -227,26 +181,12 @@ def test_a_torn_tail_is_not_read_again_and_again(tmp_path: Path, following: Foll
     assert read
 
 
-def test_a_sink_escapes_and_is_filled_by_a_reader_that_stands_still_and_ended_by_one_that_goes() -> None:
+def test_it_ends_when_its_reader_goes(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
-    sink = Sink(theirs, "ascii")
-    sink.put("é")
-    sink.close()
-    assert os.read(ours, 100) == b"\\xe9\n"
-    sink = Sink(theirs)
-    put = 0
-    while not sink.full():
-        sink.put("x" * 9999)
-        put += 10_000
-    assert put < tap_follow.MAX_WAITING + (1 << 20), "what waits is bounded"
-    os.read(ours, 65536)
-    waiting = threading.Thread(target=sink.wait_for_room)
-    waiting.start()
+    write(FakeProcessor(tmp_path), *range(9))
     os.close(ours)
-    assert sink.gone.wait(5)
-    waiting.join(5)
-    assert not waiting.is_alive()
-    sink.close()
+    for since_ns in (None, START_NS):
+        Follower(str(tmp_path), ALL, (), since_ns, 16, None, theirs, "utf-8").run()
     os.close(theirs)
 
 

@@ -8,17 +8,7 @@ from framegate.control.cli.tap_records import Entry, Frame, Request, Wanted, api
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.headers import BlockHeader
 from framegate.proxy.tap.log_block import LogBlock
-from framegate.proxy.tap.record import (
-    FLAG_AT_MOST,
-    FLAG_UNKNOWN,
-    KIND_CLOCK,
-    KIND_FRAMES,
-    KIND_GAP,
-    KIND_RULES,
-    KIND_TOTALS,
-    REASONS,
-    ChunkRow,
-)
+from framegate.proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, KIND_CLOCK, KIND_FRAMES, KIND_GAP, KIND_RULES, KIND_TOTALS, REASONS, ChunkRow
 from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks

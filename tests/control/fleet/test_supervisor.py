@@ -44,27 +44,6 @@ async def test_every_slot_runs_and_echoes(made: Fleet) -> None:
     assert status(made, 0).generation > 50_000_000
 
 
-@run_by(run)
-async def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced(made: Fleet) -> None:
-    victim, other = await made.connect(), await made.connect()
-    assert await other.echo(b"hello") == b"hello"
-    generation = status(made, 0).generation
-    assert await victim.echo(b"die") == b""
-    await until(lambda: status(made, 0).state == "running" and status(made, 0).restarts == 1)
-    assert status(made, 0).generation > generation
-    assert await other.echo(b"still here") == b"still here"
-    (died,) = made.log.events("processor_died")
-    assert (died["slot"], died["exit_code"], died["connections"], died["reason"]) == (0, 9, 1, "died")
-    (closed,) = made.log.events("closed")
-    assert (closed["cause"], closed["peer"], closed["id"]) == ("processor_died", victim.peer, f"0-{generation}-1")
-    assert (closed["frames"], closed["bytes"], closed["lost"]["bytes"]) == (UNKNOWN, UNKNOWN, None)
-    assert made.meters.value("worker.restarts", "died") == 1
-    assert made.acceptor.listeners["a"].open == 1
-    assert [slot for slot, _ in made.ends] == [0]
-    for _ in range(2):
-        assert await (await made.connect()).echo(b"new") == b"new"
-
-
 @patch("framegate.control.fleet.process_slot.HEARTBEAT_LIMIT_S", 0.05)
 @patch.object(Supervisor, "watch_interval_s", 0.02)
 @run_by(run, 1, "stuck")

@@ -40,10 +40,7 @@ def test_a_death_with_frames_unaccounted_leaves_a_gap_for_each_listener_and_dire
     tap.stop()
     (stream,) = log_reader.streams(str(tmp_path))
     assert stream == "n.recovery.boot"
-    assert gaps(tmp_path) == [
-        (stream, "a", "request", 6, "processor_died", "at_most"),
-        (stream, "a", "response", 5, "processor_died", "at_most"),
-    ]
+    assert gaps(tmp_path) == [(stream, "a", "request", 6, "processor_died", "at_most"), (stream, "a", "response", 5, "processor_died", "at_most")]
     (row,) = log.events("tap_gap")
     assert (row["recovery"], row["frames"], row["certainty"], row["slot"]) == (stream, {"request": 6, "response": 5}, "at_most", 0)
     assert row["listeners"] == {"a": {"request": 6, "response": 5}}

@@ -242,16 +242,8 @@ UNKNOWN = {"rpc.method": "_OTHER", "framegate.reason": "METHOD_UNKNOWN", "error.
     ("method", "code", "found"),
     [
         (f"{SERVICE}/MuteChannels", "INVALID_ARGUMENT", {"rpc.method": f"{SERVICE}/MuteChannels", "framegate.reason": "REQUEST_MALFORMED"}),
-        (
-            "a.B/C",
-            "UNIMPLEMENTED",
-            {**UNKNOWN, "rpc.method_original": "a.B/C", "error.type": "UNIMPLEMENTED"},
-        ),
-        (
-            "a.B/" + "x" * 400,
-            "UNIMPLEMENTED",
-            {**UNKNOWN, "rpc.method_original": "a.B/" + "x" * 252, "error.type": "UNIMPLEMENTED"},
-        ),
+        ("a.B/C", "UNIMPLEMENTED", {**UNKNOWN, "rpc.method_original": "a.B/C", "error.type": "UNIMPLEMENTED"}),
+        ("a.B/" + "x" * 400, "UNIMPLEMENTED", {**UNKNOWN, "rpc.method_original": "a.B/" + "x" * 252, "error.type": "UNIMPLEMENTED"}),
     ],
 )
 def test_damaged_requests_and_unknown_methods_have_spans(method: str, code: str, found: dict[str, str]) -> None:
