@@ -23,6 +23,7 @@
 
 enum {
     READ_SIZE = 256 * 1024,  /* of one recv, as MAX_READ */
+    TLS_READ_SIZE = 64 * 1024,  /* likewise over TLS: small records take a millisecond to decrypt */
     EVENTS = 256,            /* of one wait, as MAX_EVENTS */
     BUCKETS = 12,            /* of frame sizes, as SIZE_BUCKETS */
     CLOCK_EACH = 4,          /* lanes between two readings of the clock */
@@ -296,7 +297,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     ssize_t received, length, end = 0, taken = 0;
     int code = 0;
     PyObject *rest = NULL;       /* ciphertext that the socket of the peer did not take */
-    if (tls) received = session_fill(tls, READ_SIZE - tls->held_length);
+    if (tls) received = session_fill(tls, TLS_READ_SIZE);
     else received = recv(lane->fd, self->buffer, READ_SIZE, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     if (received < 0) {  /* a socket reports an error only once */
@@ -321,7 +322,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
                 code = errno == EAGAIN || errno == EINTR ? 0 : errno;
                 sent = taken = 0;
             }
-        } else if (session_encrypt(peer->tls, self->buffer, end)) {
+        } else if (session_begin(), session_encrypt(peer->tls, self->buffer, end)) {
             sent = session_send(peer->tls, &code);
             taken = code ? 0 : end;
             if (!(rest = session_rest(sent))) return -1;

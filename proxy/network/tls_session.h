@@ -105,6 +105,9 @@ static PyObject *load_openssl(PyObject *module, PyObject *file) {
 #define NAMED(result, name, arguments) {#name, (void **)&name},
         OPENSSL(NAMED)
     };
+#ifdef Py_GIL_DISABLED
+    Py_RETURN_FALSE;  /* all sessions share their buffers */
+#endif
     if (bio) Py_RETURN_TRUE;
     const char *name = PyUnicode_AsUTF8(file);
     void *library = name ? dlopen(name, RTLD_NOW | RTLD_NOLOAD) : NULL;
@@ -118,6 +121,12 @@ static PyObject *load_openssl(PyObject *module, PyObject *file) {
     if (!(bio = BIO_new(method))) return PyErr_NoMemory();
     BIO_set_init(bio, 1);
     Py_RETURN_TRUE;
+}
+
+/* Begin the calls for a session: drop what calls of another one left. OpenSSL judges a call by the errors that it finds. */
+static void session_begin(void) {
+    input_length = output_length = 0;
+    if (ERR_peek_last_error()) ERR_clear_error();
 }
 
 /* --- in ------------------------------------------------------------------------------------------------------------------------- */
@@ -139,6 +148,7 @@ static void divide(size_t length) {
  * of the stream (FIN), -1: see errno. ``session_keep`` follows. */
 static ssize_t session_fill(TlsSession *self, size_t size) {
     ssize_t received = 0;
+    session_begin();
     if (!(self->flags & BUFFERED)) {
         received = recv(self->fd, wire + self->held_length, size, 0);
         if (received < 0) return -1;
@@ -257,6 +267,7 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
     Py_ssize_t count = PyList_Check(pieces) ? PyList_GET_SIZE(pieces) : -1, taken = 0, joined_length = 0;
     bool failed = false, joins = count > 1;
     if (count < 0) return PyErr_Format(PyExc_TypeError, "a list is needed");
+    session_begin();
     for (Py_ssize_t i = 0, total = 0; joins && i < count; i++) joins = (total += PyObject_Size(PyList_GET_ITEM(pieces, i))) <= PLAIN_RECORD;
     if (PyErr_Occurred()) return NULL;
     for (Py_ssize_t i = 0; i < count && taken < AHEAD && !failed; i++) {
@@ -280,6 +291,7 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
 }
 
 static PyObject *session_end(TlsSession *self, PyObject *unused) {
+    session_begin();
     int result = SSL_shutdown(self->ssl);
     if (result < 0) session_fail(self);
     if (result == 1) self->flags |= NOTIFIED;

@@ -1,5 +1,6 @@
 """framegate.proxy.network.tls_session: a transport over a real socket, when C has its connection. What is the same without C is in test_tls."""
 
+import ctypes
 import socket
 import ssl
 from collections.abc import Iterator
@@ -163,6 +164,28 @@ def test_a_changed_record_is_an_error_that_the_peer_is_told(both: Both) -> None:
         assert found.value.reason == "decryption_failed_or_bad_record_mac"
     with pytest.raises(TlsError, match="bad_record_mac"):
         both.client.read(100)
+
+
+def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_world: TlsWorld) -> None:
+    """An error, and bytes; a record that holds no data makes OpenSSL want more, which it tells from an error by that."""
+    both = Both(tls_world, "1.3")
+    openssl = ctypes.CDLL(ssl._ssl.__file__)  # type: ignore[attr-defined]
+    pointer = ctypes.c_void_p.from_address(id(both.client._object) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    assert openssl.SSL_key_update(pointer, 0) == 1
+    assert both.client.write(b"after") == 5
+    record = both.socks[0].recv(1000)
+    both.socks[1].send(record[: -5 - 22])
+    openssl.ERR_new()
+    openssl.ERR_set_error(20, 1, None)
+    assert both.server.read(100) is None
+    both.socks[1].send(record[-5 - 22 :])
+    assert both.server.read(100) == b"after"
+    other = Both(tls_world, "1.3")
+    both.client._object.write(b"left")
+    other.client.write(b"mine")
+    assert other.server.read(100) == b"mine"
+    for each in (both, other):
+        each.close()
 
 
 def test_an_error_of_the_socket_is_told_with_its_number(both: Both) -> None:
