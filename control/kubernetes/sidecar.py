@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib.metadata
 import importlib.resources
 from typing import Any, Final, Literal
 
@@ -10,6 +9,7 @@ from ruamel.yaml import YAML
 
 from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
+from framegate.control.version import installed_version
 from framegate.proxy.config.model import MIB
 
 CONTAINER: Final = "framegate"
@@ -76,7 +76,7 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     spec = template["spec"]
     (container,) = spec["initContainers"]
     spec["terminationGracePeriodSeconds"] = grace_least_s(needs) + APPLICATION_S
-    container["image"] = options.image or f"localhost/framegate:{importlib.metadata.version('framegate')}"
+    container["image"] = options.image or f"localhost/framegate:{installed_version() or 'latest'}"
     container["ports"] = _ports(options, needs)
     _probes(container, options, needs)
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = needs.admin_socket
