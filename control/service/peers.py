@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from framegate.control.accept.resolver import in_thread
 from framegate.control.events import Row
-from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.auth.allowed_principals import AllowedPrincipals
 from framegate.proxy.auth.certificates import MappedAuthenticators
 from framegate.proxy.auth.mapping_rules import MappingRules
@@ -25,7 +24,9 @@ from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.certificate import subject_of
 from framegate.proxy.network.transport import Identity
 
-ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": Role.ROLE_VIEW}  # by the configuration's words, the highest first
+ROLES: Final = {"admin": 3, "operate": 2, "view": 1}  # the numbers of ``v1.Role`` by the configuration's words, the highest first
+NO_ROLE: Final = 0
+_WORDS: Final = {number: word for word, number in ROLES.items()}
 _CREDENTIALS: Final = struct.Struct("3i")  # ``struct ucred``: pid, uid, gid
 _NAME_S: Final = 0.5  # for how long a directory service may be asked for the name of a user
 _MAX_NAMES: Final = 1_024
@@ -34,7 +35,7 @@ _MAX_NAMES: Final = 1_024
 class Peer(NamedTuple):
     """A caller."""
 
-    role: Role.ValueType  # 0: it has none, and each of its calls is refused
+    role: int  # of ``ROLES``; ``NO_ROLE``: each of its calls is refused
     fields: Row  # of its audit rows: who, and uid, gid and pid, or the certificate and the address
     local: bool = True  # whether it is a process of this machine
     ends_s: float = math.inf  # when its certificate ends, and with it the connection; since 1970
@@ -90,16 +91,16 @@ class Peers:
             connection.hold(connection.refusals > 0)
 
 
-def role_name(role: Role.ValueType) -> str:
+def role_name(role: int) -> str:
     """The configuration's word for a role."""
-    return Role.Name(role).removeprefix("ROLE_").lower()
+    return _WORDS.get(role, "unspecified")
 
 
 _names: dict[int, str] = {}
 _asked: set[int] = set()
 
 
-async def unix_peer(role: Role.ValueType, sock: socket.socket, transport: asyncio.Transport) -> Peer:
+async def unix_peer(role: int, sock: socket.socket, transport: asyncio.Transport) -> Peer:
     """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container. ``who`` is the name of its user, or the
     number if there is no name, as in containers, or the directory service does not say it in time.
     """
@@ -140,9 +141,9 @@ class CertificatePeers:
         subject = subject_of(certificate)
         try:
             principal = self._principals.make(Identity(subject=subject, certificate=certificate)).principal
-            role = next((role for role, allowed in self._allowed.items() if allowed.allows(principal)), Role.ROLE_UNSPECIFIED)
+            role = next((role for role, allowed in self._allowed.items() if allowed.allows(principal)), NO_ROLE)
         except AuthenticationError:
-            principal, role = subject, Role.ROLE_UNSPECIFIED
+            principal, role = subject, NO_ROLE
         fields: Row = {"who": principal, "certificate": hashlib.sha256(certificate).hexdigest(), "address": address}
         return Peer(role, fields, local=False, ends_s=ends_s, chain=tuple(_chain(tls)) or (certificate,))
 

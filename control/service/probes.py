@@ -7,18 +7,20 @@ number of watches is bounded, and one poll in each interval serves them all, bec
 import asyncio
 import logging
 from http import HTTPMethod, HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from framegate.control.errors import StartError
-from framegate.control.service.interceptor import CallObserver, Context
 from framegate.control.status import Health
 from framegate.control.steering.state import State
 from framegate.control.web import Server, bind, response
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import HealthConfig
+
+if TYPE_CHECKING:
+    from framegate.control.service.interceptor import CallObserver, Context
 
 Answer = health_pb2.HealthCheckResponse
 SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
@@ -50,7 +52,7 @@ _log = logging.getLogger(__name__)
 class HealthService(health_pb2_grpc.HealthServicer):
     """Answers probes over gRPC. ``observe``: called for each watch that was refused; None: not needed."""
 
-    def __init__(self, state: State, observe: CallObserver | None = None) -> None:
+    def __init__(self, state: State, observe: "CallObserver | None" = None) -> None:
         self._state = state
         self._observe = observe
         self._watches = 0
@@ -62,7 +64,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
             return Answer.SERVICE_UNKNOWN
         return Answer.SERVING if getattr(self._state.health(), SERVICES[service]) else Answer.NOT_SERVING
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: "Context") -> health_pb2.HealthCheckResponse:
         """The state of one service; NOT_FOUND for an unknown name."""
         state = self._answer(request.service)
         if state == Answer.SERVICE_UNKNOWN:
@@ -70,7 +72,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:64]!r}; there are {known}")
         return Answer(status=state)
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: "Context") -> None:
         """The state of a service, now and after each change; an unknown name and too many watches have their own codes."""
         if self._watches >= MAX_WATCHES:
             if self._observe is not None:
@@ -113,7 +115,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
 class Probes:
     """The running listeners. Attributes: ``grpc_address``, ``http_address``: ``host:port`` with the port bound, or None."""
 
-    def __init__(self, grpc_server: grpc.aio.Server | None = None, grpc_address: str | None = None) -> None:
+    def __init__(self, grpc_server: grpc.aio.Server, grpc_address: str) -> None:
         self.grpc_address = grpc_address
         self.http_address: str | None = None
         self._grpc = grpc_server
@@ -133,14 +135,11 @@ class Probes:
         """Close both without waiting for calls in progress."""
         if self._http is not None:
             self._http.stop()
-        if self._grpc is not None:
-            await self._grpc.stop(0)
+        await self._grpc.stop(0)
 
 
-async def start_probes(state: State, config: HealthConfig | None, observe: CallObserver | None = None) -> Probes:
+async def start_probes(state: State, config: HealthConfig, observe: "CallObserver | None" = None) -> Probes:
     """Serve the configured listeners. Raises StartError: an address cannot be bound."""
-    if config is None:
-        return Probes()
     server = grpc.aio.server(options=_OPTIONS)
     health_pb2_grpc.add_HealthServicer_to_server(HealthService(state, observe), server)
     try:

@@ -15,9 +15,7 @@ import pathlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final
-
-import grpc
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.errors import StartError
 from framegate.control.files import Contents, FileError, digest, read
@@ -25,13 +23,16 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.rotation.tls_stores import Judge
 from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
-from framegate.control.service.relay import Relay
+from framegate.control.service.relay import Backend, Relay
 from framegate.control.web import bind
 from framegate.proxy.auth.mapping_rules import RuleError
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES, format_sockaddr
 from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store
+
+if TYPE_CHECKING:
+    import grpc
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
@@ -74,7 +75,7 @@ class Sockets:
             self.folder = paths["admin"].parent
             self._release = stack.pop_all().close
 
-    def serve(self, backend: str, peers: Peers, rotation: Rotation, ask: Judge) -> None:
+    def serve(self, backend: Backend, peers: Peers, rotation: Rotation, ask: Judge) -> None:
         """Pass the connections of all sockets to gRPC's."""
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
@@ -233,7 +234,7 @@ def _tcp_socket(address: str) -> socket.socket:
     return sock
 
 
-def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
+def bind_backend(server: "grpc.aio.Server", folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
     """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns the path by which it can, whatever
     the length of the folder's, and the function that gives it up. Raises StartError: it cannot be bound in the folder.
     """
