@@ -44,7 +44,7 @@ RELEASE = "debian-13"
 # programs, mail folders, sound and SQLite; and those in Python that have the same in C.
 LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtle.py", "turtledemo", "pydoc_data", "venv", "curses", "sitecustomize.py", "__pycache__"}
 LEFT_OUT |= {"_pyrepl", "doctest.py", "pdb.py", "pydoc.py", "_pydatetime.py", "_pydecimal.py", "_pyio.py"}
-LEFT_OUT |= {"unittest", "sqlite3", "cProfile.py", "profile.py", "pstats.py", "trace.py", "tabnanny.py", "pyclbr.py", "modulefinder.py"}
+LEFT_OUT |= {"sqlite3", "cProfile.py", "profile.py", "pstats.py", "trace.py", "tabnanny.py", "pyclbr.py", "modulefinder.py"}
 LEFT_OUT |= {"pickletools.py", "mailbox.py", "wave.py"}
 LEFT_OUT_PREFIXES = (
     "config-",

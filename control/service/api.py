@@ -1,9 +1,7 @@
 """The API's gRPC server. It imports grpc and the messages of the API; ``framegate.control.service.server`` imports it for the first caller."""
 
-import contextlib
-import pathlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -20,10 +18,8 @@ from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
 from framegate.control.service.peers import Peers
 from framegate.control.service.pools import Pools
-from framegate.control.service.probes import start_whole
 from framegate.control.service.proxies import Proxies
 from framegate.control.service.resources import Certificates, Handlers, Listeners, Upstreams
-from framegate.control.service.sockets import bind_backend
 from framegate.control.service.taps import TapRules
 from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
@@ -43,26 +39,9 @@ _OPTIONS: Final = (
 )  # without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory
 
 
-@contextlib.asynccontextmanager
-async def api_server(
-    parts: Parts, config: AdminConfig, folder: pathlib.Path, take: Take, peers: Peers, observe: CallObserver | None, tracer: Tracer
-) -> AsyncIterator[tuple[grpc.aio.Server, str]]:
-    """The running server and the path of its socket, which is bound in ``folder``. ``take``: see ``ClosedChannels``; the others: see
-    ``framegate.control.service.server.start``. Raises StartError: the socket cannot be bound.
-    """
-    server = _server(parts, config, ClosedChannels(take), peers, observe, tracer)
-    backend, release = bind_backend(server, folder)
-    try:
-        await start_whole(server)
-        try:
-            yield server, backend
-        finally:
-            await server.stop(0)
-    finally:
-        release()
-
-
-def _server(parts: Parts, config: AdminConfig, closed: ClosedChannels, peers: Peers, observe: CallObserver | None, tracer: Tracer) -> grpc.aio.Server:
+def api_server(parts: Parts, config: AdminConfig, take: Take, peers: Peers, observe: CallObserver | None, tracer: Tracer) -> grpc.aio.Server:
+    """The server, which is not started. ``take``: see ``ClosedChannels``; the others: see ``framegate.control.service.server.start``."""
+    closed = ClosedChannels(take)
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, peers, config, observe, tracer)], options=_OPTIONS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),

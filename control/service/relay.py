@@ -20,7 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, cast
 
-from framegate.control.errors import StartError
 from framegate.control.service.peers import Peer, Peers
 
 MAX_CONNECTIONS: Final = 64  # Of one address and role. Further ones are closed at once.
@@ -33,7 +32,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 Wanted = Callable[[socket.socket, asyncio.Transport], Awaitable[Peer]]  # Says who a connection is of; raises if it is to be closed
-Backend = Callable[[], Awaitable[str]]  # Gives the path of gRPC's socket, once gRPC listens; raises StartError if it cannot
+Path = Callable[[], Awaitable[str]]  # Gives the path of gRPC's socket, once gRPC listens; raises OSError if it cannot
 
 
 class _Side(asyncio.Protocol):
@@ -93,7 +92,7 @@ class Relay:
     """Serves one listening socket until ``close``. ``listening``: non-blocking. ``context``: of TLS, asked for each connection; None: no TLS."""
 
     def __init__(
-        self, listening: socket.socket, backend: Backend, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
+        self, listening: socket.socket, backend: Path, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         self._listening = listening
         self._backend = backend
@@ -156,7 +155,7 @@ class Relay:
                 await loop.sock_connect(inner, backend)
                 back, server = await loop.create_unix_connection(_Side, sock=inner)
                 stack.callback(back.abort)
-            except (OSError, StartError) as error:
+            except OSError as error:
                 _log.info("a connection of a caller failed", exc_info=error)
                 return
             client.join(server)

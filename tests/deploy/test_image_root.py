@@ -17,8 +17,8 @@ UNCHECKED_HASH = 0b01
 
 def test_modules_for_tests_drawing_and_installing_are_left_out_and_no_others() -> None:
     unwanted = ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "_pydecimal.py", "__pycache__"]
-    unwanted += ["sqlite3", "_sqlite3.cpython-313.so", "unittest", "cProfile.py", "_lsprof.cpython-313.so"]
-    wanted = ["ssl.py", "asyncio", "xml", "multiprocessing", "decimal.py", "_ssl.cpython-313.so", "configparser.py", "this.py"]
+    unwanted += ["sqlite3", "_sqlite3.cpython-313.so", "cProfile.py", "_lsprof.cpython-313.so"]
+    wanted = ["ssl.py", "asyncio", "xml", "unittest", "decimal.py", "_ssl.cpython-313.so", "configparser.py", "this.py"]
     assert image_root.left_out("", [*unwanted, *wanted]) == set(unwanted)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from framegate.control.errors import StartError
 from framegate.control.service import relay as service_relay
 from framegate.control.service.peers import Peer, Peers
 from framegate.control.service.relay import Relay
@@ -92,7 +91,7 @@ def test_whoever_sends_nothing_does_not_reach_the_backend_and_is_closed_after_a_
 
 def test_a_backend_that_cannot_be_started_closes_the_connection_and_the_next_one_asks_again(tmp_path: Path) -> None:
     async def main() -> None:
-        answers: list[Exception | str] = [StartError("no", reason="NO"), str(tmp_path / "backend")]
+        answers: list[Exception | str] = [ConnectionAbortedError("no"), str(tmp_path / "backend")]
 
         async def path() -> str:
             answer = answers.pop(0)

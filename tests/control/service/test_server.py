@@ -15,8 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from framegate.control.errors import StartError
-from framegate.control.service import api, interceptor, start
-from framegate.control.service import server as service_server
+from framegate.control.service import api, backend, interceptor, start
 from framegate.control.service.api import SERVICE_NAMES
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST
 from framegate.control.status import UpstreamStatus
@@ -98,9 +97,15 @@ from framegate.control.service import start
 from tests.fakes.plane import FakePlane, fake_config
 def loaded():
     return [name for name in ("grpc", "google.protobuf") if name in sys.modules]
+async def probe(address, request):
+    reader, writer = await asyncio.open_connection(*address.split(":"))
+    writer.write(request)
+    writer.write_eof()
+    return await reader.read()
 async def main():
-    plane = FakePlane(fake_config(f"unix:{sys.argv[1]}/admin.sock", health=None))
+    plane = FakePlane(fake_config(f"unix:{sys.argv[1]}/admin.sock", health="127.0.0.1:0"))
     service = await start(plane.parts, plane.config)
+    assert b" 200 " in await probe(service.health_address, b"GET /healthz HTTP/1.1\\r\\n\\r\\n")
     reader, writer = await asyncio.open_unix_connection(f"{sys.argv[1]}/admin.sock")
     (relay,) = service._sockets._relays
     while not any(relay.connections.values()):
@@ -125,11 +130,11 @@ def test_grpc_is_loaded_for_the_first_caller_who_sends_something_and_not_before(
 
 @served()
 async def test_the_first_callers_share_one_start(at: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[None] = []
-    monkeypatch.setattr(service_server, "_load", lambda: loads.append(None) or api)
+    loads: list[str] = []
+    monkeypatch.setattr(backend, "load", lambda name: loads.append(name) or api)
     stubs = [UpstreamServiceStub(grpc.aio.insecure_channel(at.service.address, options=[("grpc.use_local_subchannel_pool", 1)])) for _ in range(8)]
     await asyncio.gather(*(stub.ListUpstreams(ListUpstreamsRequest()) for stub in stubs))
-    assert loads == [None]
+    assert loads == ["framegate.control.service.api"]
 
 
 @served()
@@ -137,12 +142,12 @@ async def test_a_start_that_fails_is_logged_and_the_next_caller_tries_again(
     at: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(service_server, "_API", "framegate.control.service.missing")
+        patched.setattr(at.service._backend, "_module", "framegate.control.service.missing")
         reader, writer = await asyncio.open_unix_connection(at.service.address.removeprefix("unix:"))
         writer.write(b"PRI")
         assert await reader.read() == b""
         writer.close()
-    assert [row.message for row in caplog.records if row.levelname == "ERROR"] == ["the API cannot be started"]
+    assert [row.message for row in caplog.records if row.levelname == "ERROR"] == ["a gRPC server cannot be started"]
     await UpstreamServiceStub(at.channel).ListUpstreams(ListUpstreamsRequest(), wait_for_ready=True)
 
 
@@ -150,12 +155,12 @@ async def test_a_start_that_fails_is_logged_and_the_next_caller_tries_again(
 async def test_an_end_during_the_start_waits_for_it_and_leaves_nothing(at: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     loading, go = threading.Event(), threading.Event()
 
-    def load() -> object:
+    def load(name: str) -> object:
         loading.set()
         assert go.wait(20)
         return api
 
-    monkeypatch.setattr(service_server, "_load", load)
+    monkeypatch.setattr(backend, "load", load)
     reader, writer = await asyncio.open_unix_connection(at.service.address.removeprefix("unix:"))
     writer.write(b"PRI")
     assert await asyncio.to_thread(loading.wait, 20)
@@ -171,7 +176,7 @@ async def test_an_end_during_the_start_waits_for_it_and_leaves_nothing(at: Servi
 @served()
 async def test_nothing_is_started_after_the_end(at: Serving) -> None:
     await at.service.stop(0)
-    with pytest.raises(StartError, match="framegate ends"):
+    with pytest.raises(ConnectionAbortedError, match="framegate ends"):
         await at.service._backend.path()
 
 
