@@ -14,21 +14,23 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.errors import StartError
 from framegate.control.files import Contents, FileError, digest, read
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.rotation.tls_stores import Judge
-from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
+from framegate.control.service.peers import ROLES, Peer, Peers, unix_peer
 from framegate.control.service.relay import Path, Relay
 from framegate.control.web import bind
-from framegate.proxy.auth.mapping_rules import RuleError
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES, format_sockaddr
 from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store
+
+if TYPE_CHECKING:
+    from framegate.control.service.certificate_peers import CertificatePeers
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
@@ -158,7 +160,10 @@ class _Renewed(Reloader):
         await self._relay.end(known[index][0] for index in refused)
 
 
-def _certificate_peers(config: AdminTcp) -> CertificatePeers:
+def _certificate_peers(config: AdminTcp) -> "CertificatePeers":
+    from framegate.control.service.certificate_peers import CertificatePeers
+    from framegate.proxy.auth.mapping_rules import RuleError
+
     try:
         return CertificatePeers(config)
     except RuleError as error:

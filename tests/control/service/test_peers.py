@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from framegate.control.service import peers as service_peers
-from framegate.control.service.peers import NO_ROLE, ROLES, CertificatePeers, Peer, Peers, role_name, unix_peer
+from framegate.control.service.certificate_peers import CertificatePeers
+from framegate.control.service.peers import NO_ROLE, ROLES, Peer, Peers, role_name, unix_peer
 from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.config.model import AdminTcp
 from framegate.proxy.config.tls import PrincipalConfig
