@@ -360,7 +360,7 @@ class Proxy:
 
 
 def _load_servers(export: Export, config: ProxyConfig) -> None:
-    """Import the modules of the gRPC service and telemetry, which takes a third of the time of a start."""
+    """Import what exports telemetry, which may take a third of the time of a start."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise gRPC writes to stderr for each handshake that fails
 
     export.load(config)

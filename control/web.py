@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -20,8 +20,10 @@ _HEAD_BYTES: Final = 8192
 BACKLOG: Final = 1024  # Connections that wait in the kernel. The client of one more repeats its attempt after a second.
 _ACCEPTS: Final = 64  # Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest
 _HEAD_END: Final = b"\r\n\r\n"
+_HTTP2: Final = b"PRI * HTTP/2.0\r\n\r\n"  # the head with which every connection of HTTP/2 begins; no answer begins so
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 
+Http2 = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
@@ -59,14 +61,24 @@ class Server:
         answer: returns the answer to the head of a request, up to the empty line; called on the loop.
         body_limit: the most bytes of a body. If it is not 0, ``answer`` gets head and body, and is called in a thread.
         tls: the certificate to serve with; None: in plain text.
+        http2: serves a connection that begins as one of HTTP/2 does, given what was read of it; None: such a connection is refused.
     """
 
-    def __init__(self, sock: socket.socket, answer: Callable[[bytes], bytes], *, body_limit: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        answer: Callable[[bytes], bytes],
+        *,
+        body_limit: int = 0,
+        tls: ssl.SSLContext | None = None,
+        http2: Http2 | None = None,
+    ) -> None:
         self.refused = 0  # connections that were closed without a complete answer
         self._socket = sock
         self._answer = answer
         self._body_limit = body_limit
         self._tls = tls
+        self._http2 = http2
         self._open: dict[asyncio.StreamWriter, bool] = {}
         """Oldest first; True until the request has arrived."""
         self._server: asyncio.Server | None = None
@@ -116,6 +128,9 @@ class Server:
         if writer.transport.is_closing():
             return
         self._open[writer] = False
+        if answer == _HTTP2 and self._http2 is not None:
+            await self._http2(_HTTP2, reader, writer)
+            answer = b""
         async with asyncio.timeout(TIME_LIMIT_S):
             writer.write(answer)
             await writer.drain()
@@ -126,6 +141,8 @@ class Server:
         try:
             async with asyncio.timeout(TIME_LIMIT_S):
                 request = await reader.readuntil(_HEAD_END)
+                if request == _HTTP2 and self._http2 is not None:
+                    return _HTTP2
                 length = int(found[1]) if self._body_limit and (found := _LENGTH.search(request)) else 0
                 if 0 < length <= self._body_limit:
                     request += await reader.readexactly(length)

@@ -40,13 +40,29 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 SBOM = Path("usr/share/sbom")
 DPKG_FORMAT = "${binary:Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
 RELEASE = "debian-13"
-# Modules of the standard library that the sidecar does not use: for tests, drawing, editing, debugging, installing, and linking Python into programs;
-# and those in Python that have the same in C.
+# Modules of the standard library that the sidecar does not use: for tests, drawing, editing, debugging, profiling, installing, linking Python into
+# programs, mail folders, sound and SQLite; and those in Python that have the same in C.
 LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtle.py", "turtledemo", "pydoc_data", "venv", "curses", "sitecustomize.py", "__pycache__"}
 LEFT_OUT |= {"_pyrepl", "doctest.py", "pdb.py", "pydoc.py", "_pydatetime.py", "_pydecimal.py", "_pyio.py"}
-LEFT_OUT_PREFIXES = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "_ctypes_test", "readline", "xxlimited", "_xx")
-# Files of the environment for compilers, type checkers and tests; and most lexers of pygments, with which rich would colour source code.
-UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto")
+LEFT_OUT |= {"sqlite3", "cProfile.py", "profile.py", "pstats.py", "trace.py", "tabnanny.py", "pyclbr.py", "modulefinder.py"}
+LEFT_OUT |= {"pickletools.py", "mailbox.py", "wave.py"}
+LEFT_OUT_PREFIXES = (
+    "config-",
+    "_test",
+    "_tkinter",
+    "_curses",
+    "_dbm",
+    "_gdbm",
+    "_ctypes_test",
+    "readline",
+    "xxlimited",
+    "_xx",
+    "_sqlite3",
+    "_lsprof",
+)
+# Files of the environment for compilers, type checkers and tests; the compiler of cffi, of which cryptography needs the library in C only; and most
+# lexers of pygments, with which rich would colour source code.
+UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto", "cffi", "pycparser", "pycparser-*.dist-info")
 AUTHORITIES = ("certifi/cacert.pem", "grpc/_cython/_credentials/roots.pem")  # copies of public authorities, instead of which CERTIFICATES is used
 LEXERS = "pygments/lexers"
 LEXERS_KEPT = {"__init__.py", "_mapping.py", "python.py", "special.py"}

@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 
+from framegate.control.accept.resolver import plain
 from framegate.control.errors import StartError
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
@@ -190,7 +191,7 @@ def _bind(name: str, address: Address, options: SocketConfig, *, share: bool = F
     if address.kind == "unix":
         return _bind_unix(name, address)
     try:
-        family, _, _, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, sockaddr = socket.getaddrinfo(plain(address.host), address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise _bind_error(name, str(address), error) from error
     sock = socket.socket(family, socket.SOCK_STREAM)

@@ -83,7 +83,12 @@ def text_of(wire: Sequence[Any]) -> str:
 
 def system_lookup(host: str, port: int) -> Iterable[tuple[int, str]]:
     """Family and address of everything that the system's resolver knows of a name. Blocks. Raises OSError, or UnicodeError for what is no name."""
-    return [(int(family), str(sockaddr[0])) for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return [(int(family), str(sockaddr[0])) for family, _, _, _, sockaddr in socket.getaddrinfo(plain(host), port, type=socket.SOCK_STREAM)]
+
+
+def plain(host: str) -> str | bytes:
+    """A name or address for ``socket.getaddrinfo``, which loads the tables of Unicode (1 MiB) for every text, and for no bytes."""
+    return host.encode() if host.isascii() else host
 
 
 def _literal(address: Address) -> Wire | None:

@@ -15,6 +15,7 @@ import click
 from framegate.control.cli.kinds import DURATION
 from framegate.control.cli.options import EXIT_INTERRUPTED, example
 from framegate.control.cli.output import exit_unwritten, print_line, print_note, write_error, write_text
+from framegate.control.version import installed_version
 
 _MODULES: Final = {
     **dict.fromkeys(("check", "demo", "serve"), "local"),
@@ -55,16 +56,12 @@ _POD_TIMEOUT_MS: Final = 30_000
 
 def version_text() -> str:
     """The version, and whether the data path is compiled, as one line. Imports nothing of the data path."""
-    import importlib.metadata
     import importlib.util
     import platform
 
     spec = importlib.util.find_spec("framegate.proxy.network.framing")
     build = "compiled" if spec is not None and spec.origin is not None and spec.origin.endswith(".so") else "plain Python"
-    try:
-        version = importlib.metadata.version("framegate")
-    except importlib.metadata.PackageNotFoundError:
-        version = "0 (a checkout that is not installed)"
+    version = installed_version() or "0 (a checkout that is not installed)"
     return f"framegate {version} ({build}; Python {platform.python_version()})"
 
 

@@ -56,14 +56,15 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
     from framegate.control.cli.reach import unreachable
     from framegate.control.doctor.examination import examine_all
     from framegate.control.doctor.finding import counts, report, sorted_findings, worst
-    from framegate.control.doctor.running import own_version
     from framegate.control.doctor.surroundings import Surroundings
+    from framegate.control.version import installed_version
 
     path = config or (USUAL_FILE if USUAL_FILE.is_file() else None)
     around = Surroundings(timeout_s=timeout / 1000, environment=os.environ)
-    found = examine_all(around, path, address or None, default=DEFAULT_ADDRESS, why=unreachable, version=own_version())
+    version = installed_version()
+    found = examine_all(around, path, address or None, default=DEFAULT_ADDRESS, why=unreachable, version=version)
     if output == "json":
-        print_json(report(found.findings, version=own_version(), config=None if path is None else str(path), address=found.address, now=time.time()))
+        print_json(report(found.findings, version=version, config=None if path is None else str(path), address=found.address, now=time.time()))
     else:
         _print(sorted_findings(found.findings))
     numbers = counts(found.findings)

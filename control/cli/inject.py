@@ -88,7 +88,7 @@ _SIDECAR: Final = (
         "--cpu", "cpu_m", type=Kind("cpus", _cpu_m), default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
     ),
     click.option("--any-user", is_flag=True, help="Do not set the user, because the cluster chooses it (OpenShift)."),
-    click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes."),
+    click.option("--probes", type=click.Choice(["grpc", "http"]), default="http", show_default=True, help="Protocol of the kubelet's probes."),
     click.option(
         "--tls-secret", type=_NAMED_KIND, default="framegate-tls", show_default=True, help="Name of the Secret with tls.crt, tls.key and ca.crt."
     ),

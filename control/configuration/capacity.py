@@ -9,7 +9,7 @@ from framegate.proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, M
 
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
-"""Resident memory, with room for control's own work: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
+"""Resident memory, with room for control's own work. Control has 36 MiB at start, and 58 MiB once gRPC was loaded, for the first call of the API."""
 TOKENS: Final = 12 * MIB  # Control's check of token signatures, if a listener takes tokens
 READER: Final = 21 * MIB  # the validator process, which reads a configuration before it is applied: 30 MiB resident, 20 MiB proportional
 VALIDATOR: Final = 28 * MIB  # the same, when it checks new certificates, keys and authorities, too: 34 MiB resident, 24 MiB proportional

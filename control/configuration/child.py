@@ -7,9 +7,9 @@ few milliseconds. Once there are threads, another process is asked (``load_row``
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
-import pickle
 import threading
 import traceback
 from typing import Any, Final, NamedTuple, NoReturn
@@ -51,17 +51,15 @@ def load_in_child(path: str | pathlib.Path) -> Loaded:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code != 0:
         raise RuntimeError(f"the process that reads the configuration ended with {code}")
-    found: Loaded | list[Fault] = pickle.loads(answer)
-    if isinstance(found, list):
-        raise ConfigurationError(found)
-    return found
+    return loaded_from_row(json.loads(answer))
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
     code = 1
     try:
-        with open(descriptor, "wb") as pipe:
-            pickle.dump(_load(path), pipe)
+        row = json.dumps(_row(_load(path)))
+        with open(descriptor, "w", encoding="ascii") as pipe:
+            pipe.write(row)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -98,7 +96,10 @@ def load_row(question: dict[str, Any]) -> dict[str, Any]:
         refused = _refused(question["path"], question["text"], {(name, value) for name, value in question["named"]})
         if refused is not None:
             return refused
-    found = _load(question["path"], question["text"])
+    return _row(_load(question["path"], question["text"]))
+
+
+def _row(found: Loaded | list[Fault]) -> dict[str, Any]:
     if isinstance(found, list):
         return _faults(found)
     return {

@@ -5,7 +5,6 @@ joined to the document's folder. The model has ``document.WRONG`` in place of a 
 """
 
 import dataclasses
-import difflib
 import time
 import types
 import typing
@@ -37,6 +36,8 @@ def build_section(document: Document, model: type[Model], data: dict[str, Any], 
     fields = {file_key(name): name for name in known}
     for key in data:
         if key not in fields:
+            import difflib  # only for a fault
+
             near = difflib.get_close_matches(str(key), fields, 1)
             advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
             document.add((*path, str(key)), f"is not a known key; {advice}", "")  # its value, which may be a password, is not shown

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 import os
 import threading
 import time
@@ -35,14 +34,6 @@ _SHOWN: Final = 10  # Differences that are named
 _STEP_S: Final = 10.0  # Two clocks may differ by so much: a start takes less than a second, on a busy machine several
 _judged = functools.partial(judged, "running")
 _PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
-
-
-def own_version() -> str:
-    """The version of this program; empty where it is not installed."""
-    try:
-        return importlib.metadata.version("framegate")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 class Running:

@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,6 +183,8 @@ def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
 
 
 def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
+    import tempfile  # only where users are changed: it imports compressors
+
     number, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
     try:
         with open(number, "w", encoding="utf-8") as file:

@@ -112,8 +112,6 @@ def _pod(workload: Workload) -> Iterator[Fault]:
 def unmet(options: Options, needs: PodRequirements, wanted: Wanted) -> list[str]:
     """Options that the configuration does not allow, files of the configuration that are in no volume, and folders that two volumes would have."""
     reasons: list[str] = []
-    if options.probes == "http" and needs.http_port is None:
-        reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
     if wanted.pod_monitor and needs.metrics_port is None:
         reasons.append("--pod-monitor needs telemetry.prometheus")
     if options.tap_claim is not None and needs.tap_folder is None:

@@ -40,10 +40,10 @@ class PodRequirements:
     data_ranges: tuple[tuple[int, int], ...] = ()
     inner_ranges: tuple[tuple[int, int], ...] = ()
     upstream_ports: tuple[int, ...] = (9190,)  # of this pod's application, to which framegate connects
-    # metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none
+    # metrics_port, health_port, http_port: of Prometheus, of probes, and of further HTTP probes; None: there is none
     metrics_port: int | None = 9464
     health_port: int | None = 9901
-    http_port: int | None = 9902
+    http_port: int | None = None
     admin_socket: str = "/run/framegate/admin.sock"  # its path
     # drain_s, delay_s: ``drain.timeout`` and ``drain.delay`` in whole seconds, rounded up
     drain_s: int = -(-DrainConfig().timeout_ms // 1000)
@@ -160,7 +160,7 @@ def _listeners(config: ProxyConfig, reasons: list[str]) -> tuple[list[int], list
 
 
 def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
-    """The ports of probes, by gRPC and by HTTP."""
+    """The ports of probes, and of those that are over HTTP only."""
     if config.health is None:
         reasons.append('there is no health section, which the probes of the kubelet need: add health: {address: "0.0.0.0:9901"}')
         return None, None

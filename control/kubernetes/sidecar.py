@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib.metadata
 import importlib.resources
 from typing import Any, Final, Literal
 
@@ -10,6 +9,7 @@ from ruamel.yaml import YAML
 
 from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
+from framegate.control.version import installed_version
 from framegate.proxy.config.model import MIB
 
 CONTAINER: Final = "framegate"
@@ -44,7 +44,7 @@ class Options:
     claim_each: bool = False  # the workload makes such a claim for each pod, by ``volumeClaimTemplates``
     fs_group: bool = True  # whether a pod with that claim gets an fsGroup, through which framegate may write there; not with ``any_user``
     any_user: bool = False  # the cluster chooses user and group, of a range of the namespace
-    probes: Literal["grpc", "http"] = "grpc"  # the protocol of the kubelet's probes
+    probes: Literal["grpc", "http"] = "http"  # the protocol of the kubelet's probes
     memory: int = 512 * MIB  # the container's limit, in bytes
     cpu_m: int = 1000  # the container's limit, in thousandths of a CPU
     admitted: bool = False  # the API server is about to create the pod, and has set what the user has not
@@ -76,7 +76,7 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     spec = template["spec"]
     (container,) = spec["initContainers"]
     spec["terminationGracePeriodSeconds"] = grace_least_s(needs) + APPLICATION_S
-    container["image"] = options.image or f"localhost/framegate:{importlib.metadata.version('framegate')}"
+    container["image"] = options.image or f"localhost/framegate:{installed_version() or 'latest'}"
     container["ports"] = _ports(options, needs)
     _probes(container, options, needs)
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = needs.admin_socket
@@ -103,25 +103,24 @@ def _ports(options: Options, needs: PodRequirements) -> list[dict[str, Any]]:
     named = [(_FIRST_PORT if index == 0 else f"fg-data-{index + 1}", port) for index, port in enumerate(needs.data_ports)]
     if needs.metrics_port is not None:
         named.append(("fg-metrics", needs.metrics_port))
-    named.append(("fg-http" if options.probes == "http" else "fg-health", _probe_port(options, needs)))
+    named.append(("fg-health", _probe_port(needs)))
     # Ports are listed for those who read them: Kubernetes opens others as well. Nobody else reaches those on the loopback address.
     brokers = [{"containerPort": port} for first, last in needs.data_ranges for port in range(first, last + 1)]
     return [*({"name": name, "containerPort": port} for name, port in named), *brokers]
 
 
-def _probe_port(options: Options, needs: PodRequirements) -> int:
-    port = needs.http_port if options.probes == "http" else needs.health_port
-    assert port is not None, "the caller asked needs for it before"
-    return port
+def _probe_port(needs: PodRequirements) -> int:
+    assert needs.health_port is not None, "the caller asked needs for it before"
+    return needs.health_port
 
 
 def _probes(container: dict[str, Any], options: Options, needs: PodRequirements) -> None:
-    port = _probe_port(options, needs)
-    for kind, path in (("startup", "/startup"), ("readiness", "/ready"), ("liveness", "/healthz")):
+    port = _probe_port(needs)
+    for kind in ("startup", "readiness", "liveness"):
         probe = container[f"{kind}Probe"]
-        settings = {name: value for name, value in probe.items() if name != "grpc"}
-        how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}
-        container[f"{kind}Probe"] = {**how, **settings}
+        settings = {name: value for name, value in probe.items() if name != "httpGet"}
+        by_grpc, by_http = {"grpc": {"port": port, "service": f"framegate-{kind}"}}, {"httpGet": {**probe["httpGet"], "port": port}}
+        container[f"{kind}Probe"] = {**(by_http if options.probes == "http" else by_grpc), **settings}
     # The probe runs once a second: it allows twice the time of a start on this part of a CPU.
     container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
 

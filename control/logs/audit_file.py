@@ -6,7 +6,6 @@ wait, and are tried again with the next row and every ``RETRY_S``.
 """
 
 import asyncio
-import ctypes
 import errno
 import os
 import stat
@@ -40,7 +39,6 @@ class AuditFile:
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Task[OSError | None]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        self._libc = ctypes.CDLL(None, use_errno=True)
 
     async def reserve(self) -> OSError | None:
         """Write what waits, and allocate room for one row more; the error if that fails. ``add`` or ``release`` gives the room up."""
@@ -134,7 +132,10 @@ class AuditFile:
 
     def _allocate(self, fd: int, start: int, size: int) -> None:
         """Take blocks of the disk. A file system that cannot do that has no room kept: a write may fail."""
-        if self._libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(size)) != 0:
+        import ctypes  # only where there is such a file
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(size)) != 0:
             number = ctypes.get_errno()
             if number not in _UNSUPPORTED:
                 raise OSError(number, os.strerror(number), self.path)

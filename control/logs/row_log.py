@@ -7,7 +7,6 @@ of silenced events, are not made at all: they take no room and are not counted a
 """
 
 import contextlib
-import datetime
 import errno
 import functools
 import logging
@@ -81,8 +80,7 @@ class RowCopy(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _moment(milliseconds: int) -> str:
-    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000)) + f".{milliseconds % 1000:03}Z"
 
 
 def audit_line(fields: dict[str, Any]) -> str:

@@ -27,14 +27,13 @@ from grpc_status import rpc_status
 from framegate.control.errors import ControlError, DeniedError, ExhaustedError, MalformedRequestError, UnavailableError, UnknownMethodError
 from framegate.control.events import Row
 from framegate.control.service.access import access_of
-from framegate.control.service.peers import ROLES, Peer, Peers, role_name
+from framegate.control.service.peers import NO_ROLE, ROLES, Peer, Peers, role_name
 from framegate.control.service.quoting import bounded, cut, shown
 from framegate.control.service.request_ids import RequestIds
 from framegate.control.service.status import code_of, status_of
 from framegate.control.service.validate import MAX_REASON, Violations
 from framegate.control.service.validate import reason as check_reason
 from framegate.control.steering.rows import Audit
-from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.config.model import AdminConfig
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._observe = observe
         self._tracer = tracer
         self._request_ids = RequestIds()
-        self._calls = {role: _Calls() for role in (*ROLES.values(), Role.ROLE_UNSPECIFIED)}
+        self._calls = {role: _Calls() for role in (*ROLES.values(), NO_ROLE)}
         self._watchers = {role: _Calls() for role in ROLES.values()}
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -157,13 +156,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             caller = self._peers.find(context.peer())
             size = int(failure.metadata.get("size", 0)) if isinstance(failure, ExhaustedError) else 0
             with self._peers.held(context.peer()):
-                await self._calls[Role.ROLE_UNSPECIFIED if caller is None else caller.role].wait(min(max(size / MAX_REQUEST, 1.0), _MAX_COST))
+                await self._calls[NO_ROLE if caller is None else caller.role].wait(min(max(size / MAX_REQUEST, 1.0), _MAX_COST))
         status = rpc_status.to_status(status_of(failure))
         context.set_trailing_metadata(status.trailing_metadata)
         context.set_details(status.details)
         context.set_code(status.code)
 
-    def _role_needed(self, method: str, needed: Role.ValueType, peer: Peer | None) -> DeniedError:
+    def _role_needed(self, method: str, needed: int, peer: Peer | None) -> DeniedError:
         own = "no role" if peer is None or not peer.role else f"the role {role_name(peer.role)}"
         address = next((address for role, address in reversed(self._addresses.items()) if role >= needed), "")
         name = method.rpartition("/")[2]

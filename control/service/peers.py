@@ -1,31 +1,21 @@
-"""The callers of the API: what the kernel says about the process at the other end of a Unix socket, or what a certificate proves; and their role."""
+"""The callers of the API, with their roles: what the kernel says about the process at the other end of a Unix socket (TCP: ``certificate_peers``)."""
 
-import _ssl
 import asyncio
 import contextlib
-import hashlib
 import math
 import pwd
 import secrets
 import socket
-import ssl
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from framegate.control.accept.resolver import in_thread
 from framegate.control.events import Row
-from framegate.control.v1.options_pb2 import Role
-from framegate.proxy.auth.allowed_principals import AllowedPrincipals
-from framegate.proxy.auth.certificates import MappedAuthenticators
-from framegate.proxy.auth.mapping_rules import MappingRules
-from framegate.proxy.config.model import AdminTcp
-from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.certificate import subject_of
-from framegate.proxy.network.transport import Identity
 
-ROLES: Final = {"admin": Role.ROLE_ADMIN, "operate": Role.ROLE_OPERATE, "view": Role.ROLE_VIEW}  # by the configuration's words, the highest first
+ROLES: Final = {"admin": 3, "operate": 2, "view": 1}  # the numbers of ``v1.Role`` by the configuration's words, the highest first
+NO_ROLE: Final = 0
+_WORDS: Final = {number: word for word, number in ROLES.items()}
 _CREDENTIALS: Final = struct.Struct("3i")  # ``struct ucred``: pid, uid, gid
 _NAME_S: Final = 0.5  # for how long a directory service may be asked for the name of a user
 _MAX_NAMES: Final = 1_024
@@ -34,7 +24,7 @@ _MAX_NAMES: Final = 1_024
 class Peer(NamedTuple):
     """A caller."""
 
-    role: Role.ValueType  # 0: it has none, and each of its calls is refused
+    role: int  # of ``ROLES``; ``NO_ROLE``: each of its calls is refused
     fields: Row  # of its audit rows: who, and uid, gid and pid, or the certificate and the address
     local: bool = True  # whether it is a process of this machine
     ends_s: float = math.inf  # when its certificate ends, and with it the connection; since 1970
@@ -90,16 +80,16 @@ class Peers:
             connection.hold(connection.refusals > 0)
 
 
-def role_name(role: Role.ValueType) -> str:
+def role_name(role: int) -> str:
     """The configuration's word for a role."""
-    return Role.Name(role).removeprefix("ROLE_").lower()
+    return _WORDS.get(role, "unspecified")
 
 
 _names: dict[int, str] = {}
 _asked: set[int] = set()
 
 
-async def unix_peer(role: Role.ValueType, sock: socket.socket, transport: asyncio.Transport) -> Peer:
+async def unix_peer(role: int, sock: socket.socket, transport: asyncio.Transport) -> Peer:
     """The process that connected, as the kernel noted it then. Its number is 0 if it is in another container. ``who`` is the name of its user, or the
     number if there is no name, as in containers, or the directory service does not say it in time.
     """
@@ -122,33 +112,3 @@ def _look_up(uid: int) -> None:
         _names.clear()
     _names[uid] = name
     _asked.discard(uid)
-
-
-class CertificatePeers:
-    """Finds the principal of a certificate, as listeners do, and its role."""
-
-    def __init__(self, config: AdminTcp) -> None:
-        """Raises RuleError if rules cannot be read."""
-        self._principals = MappedAuthenticators(MappingRules(",".join(config.principal.rules)), config.principal.from_)
-        self._allowed = {role: AllowedPrincipals(getattr(config, name)) for name, role in ROLES.items()}
-
-    def peer(self, tls: ssl.SSLObject, address: str) -> Peer:
-        """The caller at the other end of a connection whose certificate is verified."""
-        certificate = tls.getpeercert(binary_form=True)
-        assert certificate is not None, "a client without a certificate has no connection"
-        ends_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
-        subject = subject_of(certificate)
-        try:
-            principal = self._principals.make(Identity(subject=subject, certificate=certificate)).principal
-            role = next((role for role, allowed in self._allowed.items() if allowed.allows(principal)), Role.ROLE_UNSPECIFIED)
-        except AuthenticationError:
-            principal, role = subject, Role.ROLE_UNSPECIFIED
-        fields: Row = {"who": principal, "certificate": hashlib.sha256(certificate).hexdigest(), "address": address}
-        return Peer(role, fields, local=False, ends_s=ends_s, chain=tuple(_chain(tls)) or (certificate,))
-
-
-def _chain(tls: ssl.SSLObject) -> list[bytes]:
-    if sys.version_info >= (3, 13):
-        return tls.get_verified_chain()
-    found = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # what later versions do
-    return [item.public_bytes(_ssl.ENCODING_DER) for item in found or ()]

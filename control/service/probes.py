@@ -1,161 +1,89 @@
-"""Startup, liveness and readiness for the kubelet and for load balancers, on plaintext listeners: over grpc.health.v1, and over HTTP.
+"""Startup, liveness and readiness for the kubelet and for load balancers, on plaintext listeners: over HTTP, and over grpc.health.v1 (``health``).
 
-The state is read for each answer. Readiness ends as soon as a drain begins, while liveness stays: a pod that drains must not be killed for it. The
-number of watches is bounded, and one poll in each interval serves them all, because anyone who reaches the port may watch.
+The state is read for each answer. Readiness ends as soon as a drain begins, while liveness stays: a pod that drains must not be killed for it.
+gRPC is loaded for the first connection that begins as one of HTTP/2 does.
 """
 
 import asyncio
-import logging
+import pathlib
 from http import HTTPMethod, HTTPStatus
-from typing import Final
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.errors import StartError
-from framegate.control.service.interceptor import CallObserver, Context
+from framegate.control.service.backend import Backend
 from framegate.control.status import Health
 from framegate.control.steering.state import State
 from framegate.control.web import Server, bind, response
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import HealthConfig
 
-Answer = health_pb2.HealthCheckResponse
-SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
-"""The attribute of ``framegate.control.status.Health`` for each service name; the empty one is the server itself."""
-WATCH_INTERVAL: Final = 0.25  # seconds between two polls while there are watches
-MAX_WATCHES: Final = 64  # At once, of all clients together. Checks are not counted, so that watches do not keep the kubelet out.
+if TYPE_CHECKING:
+    from framegate.control.service.interceptor import CallObserver
 
 PATHS: Final = {"/healthz": "alive", "/ready": "ready", "/startup": "started"}  # the attribute of ``framegate.control.status.Health`` for each path
 _METHODS: Final = (HTTPMethod.GET.value, HTTPMethod.HEAD.value)
 _PLAIN: Final = ("Content-Type", "text/plain; charset=utf-8")
 _FRESH: Final = ("Cache-Control", "no-store")
-_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 4096),
-    ("grpc.max_metadata_size", 8192),
-    ("grpc.max_allowed_incoming_connections", 1024),
-    ("grpc.max_concurrent_streams", 4),
-    ("grpc.server_handshake_timeout_ms", 2_000),
-    ("grpc.max_connection_idle_ms", 10_000),
-    ("grpc.max_connection_age_ms", 300_000),
-    ("grpc.max_connection_age_grace_ms", 5_000),
-)
-"""Anyone who reaches the health port may connect, so everything is bounded: connections, calls of each, the time of connections without a request,
-and of all. After five minutes a client must connect again.
-"""
-_log = logging.getLogger(__name__)
-
-
-class HealthService(health_pb2_grpc.HealthServicer):
-    """Answers probes over gRPC. ``observe``: called for each watch that was refused; None: not needed."""
-
-    def __init__(self, state: State, observe: CallObserver | None = None) -> None:
-        self._state = state
-        self._observe = observe
-        self._watches = 0
-        self._poller: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-
-    def _answer(self, service: str) -> int:
-        if service not in SERVICES:
-            return Answer.SERVICE_UNKNOWN
-        return Answer.SERVING if getattr(self._state.health(), SERVICES[service]) else Answer.NOT_SERVING
-
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
-        """The state of one service; NOT_FOUND for an unknown name."""
-        state = self._answer(request.service)
-        if state == Answer.SERVICE_UNKNOWN:
-            known = ", ".join(filter(None, SERVICES))
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:64]!r}; there are {known}")
-        return Answer(status=state)
-
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        """The state of a service, now and after each change; an unknown name and too many watches have their own codes."""
-        if self._watches >= MAX_WATCHES:
-            if self._observe is not None:
-                self._observe("grpc.health.v1.Health/Watch", grpc.StatusCode.RESOURCE_EXHAUSTED.name, 0.0)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already; Check is answered at any time")
-        self._watches += 1
-        try:
-            if self._poller is None:
-                self._poller = asyncio.create_task(self._poll())
-            last = None
-            while True:
-                changed = self._changed
-                state = self._answer(request.service)
-                if state != last:
-                    await context.write(Answer(status=state))
-                    last = state
-                await changed.wait()
-        finally:
-            self._watches -= 1
-            if self._watches == 0 and self._poller is not None:
-                self._poller.cancel()
-                self._poller = None
-
-    async def _poll(self) -> None:
-        """Wake the watches after each change."""
-        last = None
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL)
-            try:
-                health = self._state.health()
-            except Exception:
-                _log.exception("health could not be asked")
-                continue
-            if health != last:
-                last = health
-                self._changed.set()
-                self._changed = asyncio.Event()
+_BLOCK: Final = 16 * 1024
 
 
 class Probes:
-    """The running listeners. Attributes: ``grpc_address``, ``http_address``: ``host:port`` with the port bound, or None."""
+    """The listeners of a configuration, which are bound at once. Attributes: ``address``, ``http_address``: ``host:port`` with the port bound, or
+    None. ``folder``: of gRPC's socket. Raises StartError: an address cannot be bound.
+    """
 
-    def __init__(self, grpc_server: grpc.aio.Server | None = None, grpc_address: str | None = None) -> None:
-        self.grpc_address = grpc_address
-        self.http_address: str | None = None
-        self._grpc = grpc_server
-        self._http: Server | None = None
+    def __init__(self, state: State, config: HealthConfig, folder: pathlib.Path, observe: "CallObserver | None" = None) -> None:
+        self._backend = Backend("framegate.control.service.health", lambda health: health.health_server(state, observe), folder)
+        self._servers: list[Server] = []
+        self._state = state
+        try:
+            self.address = self._bind(config.address)
+            self.http_address = None if config.http_address is None else self._bind(config.http_address)
+        except StartError:
+            self._close()
+            raise
 
-    async def start_http(self, state: State, address: str) -> None:
-        """Answer over HTTP, too. Raises StartError."""
+    def _bind(self, address: str) -> str:
         try:
             sock = bind(address)
         except OSError as error:
-            raise _unusable(address, error) from error
-        self.http_address = _with_port(address, sock.getsockname()[1])
-        self._http = Server(sock, lambda head: answer_probe(head, state.health()))
-        await self._http.start()
+            text = f"the health listener cannot bind {address}: {error}"
+            raise StartError(text, reason="HEALTH_ADDRESS_UNUSABLE", address=address) from error
+        grpc = None if self._servers else self._over_grpc
+        self._servers.append(Server(sock, lambda head: answer_probe(head, self._state.health()), http2=grpc))
+        return str(parse_address(address, port_zero=True)._replace(port=sock.getsockname()[1]))
+
+    async def start(self) -> None:
+        for server in self._servers:
+            await server.start()
+
+    async def _over_grpc(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass a connection to gRPC's server, which bounds its time. ``head``: what was read of it."""
+        inner_reader, inner = await asyncio.open_unix_connection(await self._backend.path(), limit=_BLOCK)
+        inner.write(head)
+        ways = [asyncio.create_task(_pass(*way)) for way in ((reader, inner), (inner_reader, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            inner.transport.abort()
+
+    def _close(self) -> None:
+        for server in self._servers:
+            server.stop()
 
     async def stop(self) -> None:
-        """Close both without waiting for calls in progress."""
-        if self._http is not None:
-            self._http.stop()
-        if self._grpc is not None:
-            await self._grpc.stop(0)
+        """Close all without waiting for calls in progress."""
+        self._close()
+        await self._backend.stop()
 
 
-async def start_probes(state: State, config: HealthConfig | None, observe: CallObserver | None = None) -> Probes:
-    """Serve the configured listeners. Raises StartError: an address cannot be bound."""
-    if config is None:
-        return Probes()
-    server = grpc.aio.server(options=_OPTIONS)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthService(state, observe), server)
-    try:
-        port = server.add_insecure_port(config.address)
-    except RuntimeError as error:
-        raise _unusable(config.address, error) from error
-    await start_whole(server)
-    probes = Probes(server, _with_port(config.address, port))
-    if config.http_address is not None:
-        try:
-            await probes.start_http(state, config.http_address)
-        except BaseException:
-            await probes.stop()
-            raise
-    return probes
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_BLOCK):
+        writer.write(data)
+        await writer.drain()
 
 
 def answer_probe(head: bytes, health: Health) -> bytes:
@@ -179,22 +107,3 @@ def answer_probe(head: bytes, health: Health) -> bytes:
 
 def _text(status: HTTPStatus, text: str, *headers: tuple[str, str], head_only: bool = False) -> bytes:
     return response(status, f"{text}\n".encode(), (_PLAIN, _FRESH, *headers), head_only=head_only)
-
-
-def _unusable(address: str, error: Exception) -> StartError:
-    return StartError(f"the health listener cannot bind {address}: {error}", reason="HEALTH_ADDRESS_UNUSABLE", address=address)
-
-
-def _with_port(address: str, port: int) -> str:
-    return str(parse_address(address, port_zero=True)._replace(port=port))
-
-
-async def start_whole(server: grpc.aio.Server) -> None:
-    """Finish a server's start even if this call is cancelled, then stop it: an exception of grpc's cancelled ``start`` would be lost."""
-    starting = asyncio.ensure_future(server.start())
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await starting
-        await server.stop(0)
-        raise

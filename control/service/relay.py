@@ -1,5 +1,8 @@
 """Accepts the connections of callers, notes who they are, and passes their bytes to gRPC's own socket and back.
 
+The first bytes of a caller are awaited before gRPC's socket is asked for: gRPC may not have been started yet, and whoever only connects (a check of
+the port, the preStop hook) does not need it.
+
 gRPC for Python does not tell which process is at the other end of a Unix socket, and takes no connection that others have accepted. So gRPC listens
 on a socket that nobody else can reach, because its file is removed as soon as it is bound, and the connections to it come from here. Each has a name
 of its own in the abstract namespace, which gRPC gives to handlers as the peer's address, and by which ``Peers`` finds the caller.
@@ -22,20 +25,25 @@ from framegate.control.service.peers import Peer, Peers
 MAX_CONNECTIONS: Final = 64  # Of one address and role. Further ones are closed at once.
 MAX_HANDSHAKES: Final = 32  # Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well.
 _HANDSHAKE_S: Final = 5.0
+FIRST_BYTES_S: Final = 20.0  # A client of gRPC sends first; until then a connection takes one of the places
 _PAUSE_S: Final = 0.1
 _BUFFER: Final = 64 * 1024  # bytes that wait for one side before the other is no longer read
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 Wanted = Callable[[socket.socket, asyncio.Transport], Awaitable[Peer]]  # Says who a connection is of; raises if it is to be closed
+Path = Callable[[], Awaitable[str]]  # Gives the path of gRPC's socket, once gRPC listens; raises OSError if it cannot
 
 
 class _Side(asyncio.Protocol):
-    """One side of a connection: what it reads is written to the other one, no faster than that takes it. ``ended``: it is closed."""
+    """One side of a connection: what it reads is written to the other one, no faster than that takes it. ``began``: it has sent something, or is
+    closed; ``ended``: it is closed.
+    """
 
     own: asyncio.Transport
 
     def __init__(self) -> None:
+        self.began = asyncio.Event()
         self.ended = asyncio.Event()
         self._other: _Side | None = None
         self._early = b""
@@ -65,6 +73,7 @@ class _Side(asyncio.Protocol):
         else:  # it is read once, and then waits for the other side
             self._early = data
             self.pause("early", paused=True)
+            self.began.set()
 
     def pause_writing(self) -> None:
         if self._other is not None:
@@ -75,6 +84,7 @@ class _Side(asyncio.Protocol):
             self._other.pause("full", paused=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.began.set()
         self.ended.set()
 
 
@@ -82,7 +92,7 @@ class Relay:
     """Serves one listening socket until ``close``. ``listening``: non-blocking. ``context``: of TLS, asked for each connection; None: no TLS."""
 
     def __init__(
-        self, listening: socket.socket, backend: str, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
+        self, listening: socket.socket, backend: Path, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         self._listening = listening
         self._backend = backend
@@ -133,11 +143,16 @@ class Relay:
                 stack.callback(self._roles.subtract, (peer.role,))
                 name = self._peers.add(peer, lambda held: client.pause("held", paused=held))
                 stack.callback(self._peers.remove, name)
+                async with asyncio.timeout(FIRST_BYTES_S):
+                    await client.began.wait()
+                if client.ended.is_set():
+                    return
+                backend = await self._backend()
                 inner = socket.socket(socket.AF_UNIX)
                 stack.callback(inner.close)
                 inner.setblocking(False)
                 inner.bind(f"\0{name}")
-                await loop.sock_connect(inner, self._backend)
+                await loop.sock_connect(inner, backend)
                 back, server = await loop.create_unix_connection(_Side, sock=inner)
                 stack.callback(back.abort)
             except OSError as error:

@@ -1,55 +1,30 @@
-"""The API's gRPC server behind its sockets (``sockets``); it starts the probes (``probes``), too."""
+"""The API and the probes of a running framegate: their sockets from the start, gRPC from the first bytes of a caller on (``backend``)."""
 
 import contextlib
-import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
-import grpc
-
-from framegate.control.service.access import METHODS
-from framegate.control.service.channels import Channels, ClosedChannels
-from framegate.control.service.configuration import Configurations
-from framegate.control.service.events import Events
-from framegate.control.service.explanations import Explanations
-from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver, Tracer
-from framegate.control.service.kafka_rules import KafkaRules
-from framegate.control.service.limits import Limits
-from framegate.control.service.logs import Logs
+from framegate.control.service.backend import Backend
 from framegate.control.service.peers import Peers
-from framegate.control.service.pools import Pools
-from framegate.control.service.probes import Probes, start_probes, start_whole
-from framegate.control.service.proxies import Proxies
-from framegate.control.service.resources import Certificates, Handlers, Listeners, Upstreams
-from framegate.control.service.sockets import Sockets, bind_backend
-from framegate.control.service.taps import TapRules
-from framegate.control.service.users import Users
+from framegate.control.service.probes import Probes
+from framegate.control.service.sockets import Sockets
 from framegate.control.steering.steering import Parts
-from framegate.proxy.config.model import AdminConfig, ProxyConfig
+from framegate.proxy.config.model import ProxyConfig
 
-SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
-_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-_MOST_BYTES: Final = 32 * MAX_REQUEST  # Requests up to it are refused by the interceptor, with a reason, those above it by gRPC, by their header
-_MOST_STREAMS: Final = MAX_CALLS + MAX_WATCHERS  # Calls of one connection; the client keeps further ones until one has ended
-_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", _MOST_BYTES),
-    ("grpc.max_concurrent_streams", _MOST_STREAMS),
-    ("grpc.max_metadata_size", 16 * 1024),
-    ("grpc.http2.bdp_probe", 0),
-)  # without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory
+if TYPE_CHECKING:
+    from framegate.control.service.interceptor import CallObserver, Tracer
 
 
 class Service:
     """The running servers."""
 
-    def __init__(self, server: grpc.aio.Server, address: str, sockets: Sockets, probes: Probes, undo: contextlib.AsyncExitStack) -> None:
+    def __init__(self, address: str, sockets: Sockets, backend: Backend, probes: Probes | None, undo: contextlib.AsyncExitStack) -> None:
         self.address = address  # ``unix:PATH`` of the role admin
         self.tcp_address = sockets.tcp_address  # ``host:port`` with the port bound, or None
         # health_address, health_http_address: ``host:port`` with the port bound, or None
-        self.health_address = probes.grpc_address
-        self.health_http_address = probes.http_address
-        self._server = server
+        self.health_address = None if probes is None else probes.address
+        self.health_http_address = None if probes is None else probes.http_address
         self._sockets = sockets
+        self._backend = backend
         self._probes = probes
         self._undo = undo
 
@@ -57,13 +32,14 @@ class Service:
         """Accept no new calls, wait ``grace_ms`` for those in progress, and close; then stop the probes, remove the sockets and release the locks."""
         try:
             await self._sockets.stop_accepting()
-            await self._server.stop(grace_ms / 1000)
-            await self._probes.stop()
+            await self._backend.stop(grace_ms)
+            if self._probes is not None:
+                await self._probes.stop()
         finally:
             await self._undo.aclose()
 
 
-async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: Tracer = lambda: None) -> Service:
+async def start(parts: Parts, config: ProxyConfig, observe: "CallObserver | None" = None, tracer: "Tracer" = lambda: None) -> Service:
     """Serve the API on the sockets of ``config.admin`` and health on the addresses of ``config.health``.
 
     Args:
@@ -74,71 +50,18 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
     Raises StartError: another instance serves the socket, or an address cannot be bound.
     """
     subscription = parts.events.subscribe(("closed",))
-    closed = ClosedChannels(subscription.take)
     peers = Peers()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(subscription.close)
         sockets = Sockets(config.admin)
         stack.push_async_callback(sockets.close)
-        server = _api_server(parts, config.admin, closed, peers, observe, tracer)
-        backend, release = bind_backend(server, sockets.folder)
-        stack.callback(release)
-        await start_whole(server)
-        stack.push_async_callback(server.stop, 0)
-        sockets.serve(backend, peers, parts.rotation, parts.ask)
-        probes = await start_probes(parts.state, config.health, observe)
-        return Service(server, config.admin.address, sockets, probes, stack.pop_all())
-
-
-def _api_server(
-    parts: Parts, config: AdminConfig, closed: ClosedChannels, peers: Peers, observe: CallObserver | None, tracer: Tracer
-) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, peers, config, observe, tracer)], options=_OPTIONS)
-    servicers = (
-        Certificates(parts.certificates, parts.rotation),
-        Channels(parts.channels, closed, parts.clients),
-        Configurations(parts.configuration_file),
-        Events(parts.rows),
-        Explanations(parts.explanations),
-        Handlers(parts.state),
-        KafkaRules(parts.kafka_rules),
-        Limits(parts.limits, parts.sizes),
-        Listeners(parts.listeners, parts.refused_frames),
-        Logs(parts.log),
-        Pools(parts.pool, parts.state, parts.channels),
-        Proxies(parts),
-        TapRules(parts.taps),
-        Upstreams(parts.upstreams, parts.brokers),
-        Users(parts.users),
-    )
-    for servicer in servicers:
-        generated = type(servicer).__mro__[1]
-        getattr(sys.modules[generated.__module__], f"add_{generated.__name__}_to_server")(servicer, server)
-    server.add_generic_rpc_handlers((_Reflection(),))
-    return server
-
-
-class _Reflection(grpc.GenericRpcHandler):
-    """Server reflection, for ``grpcurl``. It is 1 MiB of modules, loaded by the first request."""
-
-    def __init__(self) -> None:
-        self._handler: Any = None
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a method of this service; None for any other."""
-        if not str(handler_call_details.method).startswith(f"/{_REFLECTION}/"):
-            return None
-        if self._handler is None:
-            self._handler = _reflection_handler()
-        return self._handler
-
-
-def _reflection_handler() -> Any:
-    from grpc_reflection.v1alpha import reflection, reflection_pb2
-
-    servicer = reflection.aio.ReflectionServicer([*SERVICE_NAMES, _REFLECTION])
-    return grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
+        arguments = parts, config.admin, subscription.take, peers, observe, tracer
+        backend = Backend("framegate.control.service.api", lambda api: api.api_server(*arguments), sockets.folder)
+        stack.push_async_callback(backend.stop)
+        sockets.serve(backend.path, peers, parts.rotation, parts.ask)
+        probes = None
+        if config.health is not None:
+            probes = Probes(parts.state, config.health, sockets.folder, observe)
+            stack.push_async_callback(probes.stop)
+            await probes.start()
+        return Service(config.admin.address, sockets, backend, probes, stack.pop_all())

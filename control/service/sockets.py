@@ -1,4 +1,4 @@
-"""The sockets of the API: one Unix socket for each role, with mode and group, and TCP with mutual TLS; and gRPC's own socket behind them.
+"""The sockets of the API: one Unix socket for each role, with mode and group, and TCP with mutual TLS.
 
 A process that serves a path first locks the file ``<path>.lock`` beside the socket; the kernel releases the lock when the process ends for any
 reason. So a socket file that exists is one left behind, and is replaced. It has its mode and group before it listens.
@@ -12,26 +12,25 @@ import grp
 import logging
 import os
 import pathlib
-import secrets
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final
-
-import grpc
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.errors import StartError
 from framegate.control.files import Contents, FileError, digest, read
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.source import Refusal, Reloader, Source
 from framegate.control.rotation.tls_stores import Judge
-from framegate.control.service.peers import ROLES, CertificatePeers, Peer, Peers, unix_peer
-from framegate.control.service.relay import Relay
+from framegate.control.service.peers import ROLES, Peer, Peers, unix_peer
+from framegate.control.service.relay import Path, Relay
 from framegate.control.web import bind
-from framegate.proxy.auth.mapping_rules import RuleError
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES, format_sockaddr
 from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.tls_context import server_store
+
+if TYPE_CHECKING:
+    from framegate.control.service.certificate_peers import CertificatePeers
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 128
@@ -74,7 +73,7 @@ class Sockets:
             self.folder = paths["admin"].parent
             self._release = stack.pop_all().close
 
-    def serve(self, backend: str, peers: Peers, rotation: Rotation, ask: Judge) -> None:
+    def serve(self, backend: Path, peers: Peers, rotation: Rotation, ask: Judge) -> None:
         """Pass the connections of all sockets to gRPC's."""
         for role, sock in self._unix:
             self._relays.append(Relay(sock, backend, peers, functools.partial(unix_peer, ROLES[role])))
@@ -161,7 +160,10 @@ class _Renewed(Reloader):
         await self._relay.end(known[index][0] for index in refused)
 
 
-def _certificate_peers(config: AdminTcp) -> CertificatePeers:
+def _certificate_peers(config: AdminTcp) -> "CertificatePeers":
+    from framegate.control.service.certificate_peers import CertificatePeers
+    from framegate.proxy.auth.mapping_rules import RuleError
+
     try:
         return CertificatePeers(config)
     except RuleError as error:
@@ -231,24 +233,3 @@ def _tcp_socket(address: str) -> socket.socket:
         raise StartError(text, reason="ADMIN_ADDRESS_UNUSABLE", address=address) from error
     sock.setblocking(False)
     return sock
-
-
-def bind_backend(server: grpc.aio.Server, folder: pathlib.Path) -> tuple[str, Callable[[], None]]:
-    """Bind gRPC to a socket whose file is removed at once, so that only this process can connect to it. Returns the path by which it can, whatever
-    the length of the folder's, and the function that gives it up. Raises StartError: it cannot be bound in the folder.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, directory)
-            path = f"/proc/self/fd/{directory}/.grpc-{secrets.token_hex(8)}"
-            before = os.umask(0o177)
-            try:
-                server.add_insecure_port(f"{_UNIX}{path}")
-            finally:
-                os.umask(before)
-            bound = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            os.unlink(path)
-        except (OSError, RuntimeError) as error:
-            raise _unusable(folder / "", error) from error
-    return f"/proc/self/fd/{bound}", lambda: os.close(bound)

@@ -1,4 +1,4 @@
-"""The brokers of all clusters: who is asked about them, when, and how they are shown."""
+"""The brokers of all clusters: who is asked about them, when, and how they are shown. What that takes is loaded for the first cluster."""
 
 import asyncio
 import collections
@@ -6,11 +6,10 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.accept.broker_connection import Login, tls_of
-from framegate.control.accept.broker_list import Broker, ask_brokers, checked_brokers
 from framegate.control.accept.listening import Listening
 from framegate.control.errors import NotFoundError, UnavailableError
 from framegate.control.events import Bus, Event, Gap, Subscription
@@ -19,13 +18,15 @@ from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.status import BrokerStatus
 from framegate.control.steering.channels import Channels
-from framegate.control.steering.cluster import PACE, Ask, Cluster, Pace, advertised
 from framegate.control.steering.listeners import endpoint_rows
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.config.sasl import logins_of, secret_files
 from framegate.proxy.server.messages import ClusterRow
 from framegate.proxy.server.rows import EndpointRow, SeenBrokerRow
+
+if TYPE_CHECKING:
+    from framegate.control.steering.cluster import Ask, Cluster, Pace
 
 FIRST_S: Final = 3.0
 """How long a start waits for the first look; after that clients are told the bootstrap's address for every broker, until the brokers are known."""
@@ -63,7 +64,7 @@ class Brokers:
         events: Bus,
         meters: Meters,
         task_monitor: TaskMonitor,
-        pace: Pace = PACE,
+        pace: "Pace | None" = None,
     ) -> None:
         self._supervisor: Final = supervisor
         self._acceptor: Final = acceptor
@@ -71,7 +72,7 @@ class Brokers:
         self._task_monitor: Final = task_monitor
         self._log: Final = log
         self._events: Final = events
-        self._pace: Final = pace
+        self._pace: Final = pace  # None: ``PACE``
         self.clusters: Final[dict[str, Cluster]] = {}  # by upstream
         self._states: dict[tuple[str, ...], float] = {}
         self._tasks: Final[dict[str, asyncio.Task[None]]] = {}
@@ -91,6 +92,8 @@ class Brokers:
         found = {}
         for upstream, fronts in _clusters(config):
             if not self._is_same(upstream, fronts):
+                from framegate.control.steering.cluster import advertised
+
                 known = self._supervisor.desired.brokers.get(upstream.name)
                 brokers = [] if known is None else known["brokers"]
                 ids = [row["id"] for row in brokers]
@@ -120,8 +123,10 @@ class Brokers:
                 del self.clusters[name]
         for name, (upstream, fronts) in wanted.items():
             if not self._is_same(upstream, fronts):
+                from framegate.control.steering.cluster import PACE, Cluster
+
                 ask, before = self._asking(config, upstream), self.clusters.get(name)
-                self.clusters[name] = Cluster(upstream, fronts, self._supervisor, self._acceptor, self._log, ask, self._pace, before)
+                self.clusters[name] = Cluster(upstream, fronts, self._supervisor, self._acceptor, self._log, ask, self._pace or PACE, before)
         self._begin()
 
     def _begin(self) -> None:
@@ -136,11 +141,13 @@ class Brokers:
             counting = self._task_monitor.job("brokers", LIMIT_S).keep_going(self._count)
             self._watching = [asyncio.create_task(self._failures.each(self._failed)), asyncio.create_task(counting)]
 
-    def _asking(self, config: ProxyConfig, upstream: UpstreamConfig) -> Ask | None:
+    def _asking(self, config: ProxyConfig, upstream: UpstreamConfig) -> "Ask | None":
         try:
             login = _login(config, upstream)
         except LookupError:
             return None
+        from framegate.control.accept.broker_list import ask_brokers
+
         timeout_s = min(max(upstream.timeouts.connect_ms / 1000, _LEAST_ASK_S), _MOST_ASK_S)
         tls = tls_of(upstream, lambda: self._supervisor.desired.stores)
         return functools.partial(ask_brokers, tls_of=tls, login=login, timeout_s=timeout_s)
@@ -173,6 +180,8 @@ class Brokers:
         cluster = self.clusters.get(upstream)
         if cluster is None:
             return
+        from framegate.control.accept.broker_list import Broker, checked_brokers
+
         try:
             cluster.seen(checked_brokers(Broker(row["id"], row["host"], row["port"], row["rack"]) for row in rows))
         except ValueError as error:
@@ -221,7 +230,7 @@ class Brokers:
 
 
 def _statuses(
-    clusters: Iterable[Cluster], answers: Sequence[Sequence[EndpointRow]], by_host: Mapping[str, Mapping[int, int]]
+    clusters: Iterable["Cluster"], answers: Sequence[Sequence[EndpointRow]], by_host: Mapping[str, Mapping[int, int]]
 ) -> Iterator[BrokerStatus]:
     down = _by_broker(answers)
     return itertools.chain(*(cluster.statuses(down.get(cluster.name, {}), by_host) for cluster in clusters))

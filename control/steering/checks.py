@@ -14,7 +14,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from framegate.control.accept.api_versions import answer_in, question
 from framegate.control.accept.broker_connection import Tls, TlsOf, Wire, connected, own_header, tls_of
 from framegate.control.accept.resolver import text_of
 from framegate.control.errors import ControlError
@@ -39,11 +38,18 @@ def probe_of(upstream: UpstreamConfig, check: CheckConfig, tls: TlsOf) -> Probe:
     header = own_header(upstream)
 
     async def probe(address: Wire) -> None:
-        async with connected(address, _plain if check.kind == "connect" else tls, header) as made:
-            if check.kind == "kafka":
-                answer_in(await made.ask(question()), 0)
+        async with connected(address, _plain if check.kind == "connect" else tls, header):
+            pass
 
-    return probe
+    async def probe_kafka(address: Wire) -> None:
+        async with connected(address, tls, header) as made:
+            answer_in(await made.ask(question()), 0)
+
+    if check.kind != "kafka":
+        return probe
+    from framegate.control.accept.api_versions import answer_in, question  # with what authentication needs, 1 MiB
+
+    return probe_kafka
 
 
 def _plain(host: str) -> Tls | None:

@@ -1,6 +1,5 @@
 """The state of a running framegate, for telemetry and probes: configuration, counters, health."""
 
-import importlib.metadata
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -12,6 +11,7 @@ from framegate.control.status import Attributes, BuildInfo, HandlerProcessStatus
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.pool import Pool
 from framegate.control.task_monitor import TaskMonitor
+from framegate.control.version import installed_version
 from framegate.proxy.cells import CellReader
 from framegate.proxy.cells.metrics import LISTENER, PROBE, UPSTREAM
 from framegate.proxy.config.model import ProxyConfig
@@ -40,7 +40,7 @@ class State:
         """Version and whether the processors are compiled."""
         modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
         compiled = any(file.endswith(".so") for file in modules.values())
-        return BuildInfo(version=_version(), compiled=compiled)
+        return BuildInfo(version=installed_version() or "0+checkout", compiled=compiled)
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:
@@ -103,10 +103,3 @@ class State:
     def handler_processes(self) -> list[HandlerProcessStatus]:
         """Every slot of a handler process; none if no listener has a handler. Any thread."""
         return [] if self._supervisor.handlers is None else self._supervisor.handlers.status()
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("framegate")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+checkout"

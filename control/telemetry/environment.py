@@ -6,7 +6,6 @@ refuses to start; variables that are not named here are not checked. This module
 is exported.
 """
 
-import importlib.metadata
 import os
 import re
 import urllib.parse
@@ -298,6 +297,8 @@ def _host_fault(value: str) -> str:
 
 def _propagators_fault(value: str) -> str:
     """The SDK looks for propagators among the installed packages when it is imported; an unknown one would end framegate without a message."""
+    import importlib.metadata  # 1.5 MiB, only for this variable
+
     known = {"none", *importlib.metadata.entry_points(group="opentelemetry_propagator").names}
     missing = [name for name in map(str.strip, value.split(",")) if name not in known]
     return f"names {missing[0]!r}, which is not installed" if missing else ""

@@ -14,7 +14,6 @@ import functools
 import importlib.util
 import os
 import re
-import tempfile
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -263,6 +262,8 @@ class Copies:
             if path in self._files:
                 self._files.move_to_end(path)
                 return _reopened(self._files[path][0])
+        import tempfile  # only where segments are copied: it imports compressors
+
         root, name = place_of(path)
         try:
             copy, temporary = tempfile.mkstemp(prefix="framegate-")

@@ -17,7 +17,8 @@ UNCHECKED_HASH = 0b01
 
 def test_modules_for_tests_drawing_and_installing_are_left_out_and_no_others() -> None:
     unwanted = ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "_pydecimal.py", "__pycache__"]
-    wanted = ["ssl.py", "asyncio", "sqlite3", "unittest", "decimal.py", "_ssl.cpython-313.so", "configparser.py", "this.py"]
+    unwanted += ["sqlite3", "_sqlite3.cpython-313.so", "cProfile.py", "_lsprof.cpython-313.so"]
+    wanted = ["ssl.py", "asyncio", "xml", "unittest", "decimal.py", "_ssl.cpython-313.so", "configparser.py", "this.py"]
     assert image_root.left_out("", [*unwanted, *wanted]) == set(unwanted)
 
 
@@ -86,6 +87,9 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     for name in ("__init__.py", "_mapping.py", "fortran.py"):
         (environment / "lib" / "pygments" / "lexers" / name).touch()
     (environment / "lib" / "types.pyi").touch()
+    for name in ("cffi", "pycparser", "pycparser-3.12.dist-info", "cffi-2.1.1.dist-info"):
+        (environment / "lib" / name).mkdir()
+    (environment / "lib" / "_cffi_backend.so").write_bytes(b"\x7fELF")
     (environment / "lib" / "certifi").mkdir()
     (environment / "lib" / "certifi" / "cacert.pem").write_text("authorities")
     (environment / "lib" / "compiled.so").write_bytes(b"\x7fELF")
@@ -97,10 +101,10 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     target = root / environment.relative_to("/")
     assert {path.name for path in (target / "bin").iterdir()} == {"python", "framegate"}
     assert (target / "bin" / "python").is_symlink()
-    kept = {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so", "certifi", "cacert.pem"}
+    kept = {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so", "certifi", "cacert.pem", "_cffi_backend.so", "cffi-2.1.1.dist-info"}
     assert {path.name for path in (target / "lib").rglob("*")} == kept
     assert (target / "lib" / "certifi" / "cacert.pem").readlink() == image_root.CERTIFICATES
-    assert (tmp_path / "stripped").read_text() == f"--strip-unneeded {target}/lib/compiled.so\n"
+    assert (tmp_path / "stripped").read_text() == "".join(f"--strip-unneeded {target}/lib/{name}.so\n" for name in ("_cffi_backend", "compiled"))
 
 
 def package(environment: Path, name: str, version: str, licence: str = "") -> None:

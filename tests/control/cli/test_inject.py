@@ -134,7 +134,6 @@ def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder
         (("node: edge", "nodes: edge"), "", "line 1: nodes"),
         (("upstream: u", "upstream: v"), "", "is not the name of an upstream"),
         (("key: /tls/tls.key", "key: /keys/tls.key"), "", "is a file in /keys, which is in no volume; add --secret NAME=/keys"),
-        (("", ""), "--probes http", "--probes http needs health.http_address"),
         (('telemetry: {prometheus: {address: "0.0.0.0:9464"}}', "telemetry: {}"), "--pod-monitor", "--pod-monitor needs telemetry.prometheus"),
         (("tap: {directory: /tap, budget: 100MiB, segment_size: 10MiB}\n", ""), "--tap-claim c", "--tap-claim has no effect"),
         (("", ""), "--tap-claim c --tap-claim-size 135MiB", "--tap-claim-size is less than 136MiB"),

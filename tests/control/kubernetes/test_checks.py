@@ -37,7 +37,7 @@ def faults(text: str, options: Options | None = None, needs: PodRequirements = D
         (APP + "  initContainers:\n  - name: framegate\n", 7, "has a container framegate"),
         (APP + "  volumes:\n  - name: mine\n  - name: framegate-run\n", 8, "has a volume framegate-run"),
         ("  containers: [{name: app, ports: [{containerPort: 9093}]}]\n", 5, "container app has port 9093"),
-        ("  containers: [{name: app, ports: [{containerPort: 9902, protocol: TCP}]}]\n", 5, "has port 9902"),
+        ("  containers: [{name: app, ports: [{containerPort: 9901, protocol: TCP}]}]\n", 5, "has port 9901"),
         (APP + "  initContainers: [{name: i, ports: [{containerPort: 9464}]}]\n", 6, "container i has port 9464"),
         ("  containers: [{name: app, ports: [{containerPort: 1, name: fg-health}]}]\n", 5, "has a port named fg-health"),
         (APP + "  hostNetwork: true\n", 6, "has hostNetwork"),

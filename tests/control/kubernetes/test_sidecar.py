@@ -30,11 +30,10 @@ def test_ports_are_those_of_the_configuration() -> None:
 @each_of("kind", ["startup", "readiness", "liveness"])
 def test_probes_use_the_chosen_protocol(kind: str) -> None:
     needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_port=4, http_port=5)
-    by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
+    by_grpc, by_http = container_of(Options(probes="grpc"), needs)[f"{kind}Probe"], container_of(needs=needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
-    assert by_http.pop("httpGet") == {"port": 5, "path": {"startup": "/startup", "readiness": "/ready", "liveness": "/healthz"}[kind]}
+    assert by_http.pop("httpGet") == {"port": 4, "path": {"startup": "/startup", "readiness": "/ready", "liveness": "/healthz"}[kind]}
     assert by_grpc == by_http
-    assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
 
 
 def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs_and_the_grace_period_outlasts_the_drain() -> None:

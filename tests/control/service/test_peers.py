@@ -15,11 +15,18 @@ from typing import Any
 import pytest
 
 from framegate.control.service import peers as service_peers
-from framegate.control.service.peers import CertificatePeers, Peer, Peers, role_name, unix_peer
+from framegate.control.service.certificate_peers import CertificatePeers
+from framegate.control.service.peers import NO_ROLE, ROLES, Peer, Peers, role_name, unix_peer
 from framegate.control.v1.options_pb2 import Role
 from framegate.proxy.config.model import AdminTcp
 from framegate.proxy.config.tls import PrincipalConfig
 from tests.fakes.certificates import Authority
+
+
+def test_the_roles_are_those_of_the_api() -> None:
+    assert {role_name(number): number for number in (*ROLES.values(), NO_ROLE)} == {
+        name.removeprefix("ROLE_").lower(): number for name, number in reversed(Role.items())
+    }
 
 
 def test_a_caller_is_known_by_a_name_that_nobody_guesses_until_its_connection_ends() -> None:

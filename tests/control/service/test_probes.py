@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from framegate.control import web
 from framegate.control.errors import StartError
-from framegate.control.service import probes
-from framegate.control.service.probes import PATHS, SERVICES, Probes, answer_probe, start_probes
+from framegate.control.service import health as grpc_health
+from framegate.control.service.health import SERVICES
+from framegate.control.service.probes import PATHS, Probes, answer_probe
 from framegate.control.status import Health
 from framegate.control.v1 import proxy_service_pb2, proxy_service_pb2_grpc
 from framegate.proxy.config.model import HealthConfig
@@ -76,7 +79,7 @@ async def watching(at: Serving, service: str = "framegate-readiness") -> AsyncIt
 
 
 def test_watches_are_bounded_and_checks_are_not_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "MAX_WATCHES", 3)
+    monkeypatch.setattr(grpc_health, "MAX_WATCHES", 3)
     seen: list[tuple[str, str]] = []
 
     async def body(at: Serving) -> None:
@@ -102,7 +105,7 @@ def test_watches_are_bounded_and_checks_are_not_kept_out(monkeypatch: pytest.Mon
 
 
 def test_one_poll_serves_all_who_watch_and_there_is_none_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "WATCH_INTERVAL", 0.02)
+    monkeypatch.setattr(grpc_health, "WATCH_INTERVAL", 0.02)
 
     async def body(at: Serving) -> None:
         asked = 0
@@ -130,9 +133,12 @@ def test_one_poll_serves_all_who_watch_and_there_is_none_without_them(monkeypatc
     run(body)
 
 
-def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**dict(probes._OPTIONS), "grpc.server_handshake_timeout_ms": 300, "grpc.max_allowed_incoming_connections": 20}
-    monkeypatch.setattr(probes, "_OPTIONS", tuple(options.items()))
+@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n\r\n"])
+def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    options = {**dict(grpc_health._OPTIONS), "grpc.server_handshake_timeout_ms": 300}
+    monkeypatch.setattr(grpc_health, "_OPTIONS", tuple(options.items()))
+    monkeypatch.setattr(web, "TIME_LIMIT_S", 0.3)
+    monkeypatch.setattr(web, "MAX_CONNECTIONS", 20)
 
     def ended(idle: socket.socket) -> bool:
         with contextlib.suppress(ConnectionError):
@@ -143,6 +149,9 @@ def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest
     async def body(at: Serving) -> None:
         host, _, port = str(at.service.health_address).rpartition(":")
         connections = [socket.create_connection((host, int(port)), 10) for _ in range(50)]
+        for idle in connections:
+            with contextlib.suppress(ConnectionError):  # above the bound they are closed at once
+                idle.sendall(said)
         assert all(await asyncio.gather(*(asyncio.to_thread(ended, idle) for idle in connections)))
         for idle in connections:
             idle.close()
@@ -194,8 +203,8 @@ def test_anything_else_gets_a_status_that_says_what_is_wrong(line: bytes, status
     assert asked(line)[2].endswith("\n")
 
 
-async def over_http(probes: Probes, path: str) -> int:
-    host, _, port = str(probes.http_address).rpartition(":")
+async def over_http(address: str | None, path: str) -> int:
+    host, _, port = str(address).rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     answer = await reader.read()
@@ -203,10 +212,11 @@ async def over_http(probes: Probes, path: str) -> int:
     return int(answer.split()[1])
 
 
-def with_probes(body: Any, http_address: str | None = "127.0.0.1:0") -> None:
+def with_probes(tmp_path: Path, body: Any, http_address: str | None = "127.0.0.1:0") -> None:
     async def main() -> None:
         plane = FakePlane(fake_config("unix:unused", None))
-        probes = await start_probes(plane, HealthConfig(address="127.0.0.1:0", http_address=http_address))
+        probes = Probes(plane, HealthConfig(address="127.0.0.1:0", http_address=http_address), tmp_path)  # type: ignore[arg-type]
+        await probes.start()
         try:
             await asyncio.wait_for(body(plane, probes), 20)
         finally:
@@ -217,25 +227,26 @@ def with_probes(body: Any, http_address: str | None = "127.0.0.1:0") -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-def test_both_listeners_agree_at_any_time(address: str) -> None:
+def test_both_listeners_and_both_protocols_agree_at_any_time(tmp_path: Path, address: str) -> None:
     facts = {"alive": "/healthz", "ready": "/ready", "started": "/startup"}
 
     async def body(plane: FakePlane, probes: Probes) -> None:
-        async with grpc.aio.insecure_channel(str(probes.grpc_address)) as channel:
+        async with grpc.aio.insecure_channel(str(probes.address)) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             for plane.started, plane.alive, plane.accepting in ((True, True, True), (False, True, True), (True, False, True), (True, True, False)):
                 for service, fact in SERVICES.items():
                     serving = (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status == health_pb2.HealthCheckResponse.SERVING
-                    assert await over_http(probes, facts[fact]) == (200 if serving else 503), fact
+                    codes = [await over_http(each, facts[fact]) for each in (probes.address, probes.http_address)]
+                    assert codes == [200 if serving else 503] * 2, fact
 
-    with_probes(body, address)
+    with_probes(tmp_path, body, address)
 
 
-def test_there_is_no_http_listener_unless_it_is_configured() -> None:
+def test_there_is_no_second_listener_unless_it_is_configured(tmp_path: Path) -> None:
     async def body(plane: FakePlane, probes: Probes) -> None:
         assert probes.http_address is None
 
-    with_probes(body, None)
+    with_probes(tmp_path, body, None)
 
 
 def test_an_address_that_cannot_be_bound_ends_the_start_and_leaves_nothing() -> None:
@@ -247,7 +258,7 @@ def test_an_address_that_cannot_be_bound_ends_the_start_and_leaves_nothing() -> 
         port = free.sockets[0].getsockname()[1]
         free.close()
         with pytest.raises(StartError, match=f"health listener cannot bind {used}"):
-            await start_probes(plane, HealthConfig(address=f"127.0.0.1:{port}", http_address=used))
+            Probes(plane, HealthConfig(address=f"127.0.0.1:{port}", http_address=used), Path())  # type: ignore[arg-type]
         (await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port)).close()
         taken.close()
         plane.close()

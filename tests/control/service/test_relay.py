@@ -5,6 +5,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from framegate.control.service import relay as service_relay
 from framegate.control.service.peers import Peer, Peers
 from framegate.control.service.relay import Relay
 from framegate.control.v1.options_pb2 import Role
@@ -37,7 +40,10 @@ def run(folder: Path, body: Callable[[Callable[[], Awaitable[tuple[Streams, Stre
             assert await back[0].readexactly(5) == b"early"
             return front, back
 
-        relay = Relay(listening, str(folder / "backend"), peers, known)
+        async def path() -> str:
+            return str(folder / "backend")
+
+        relay = Relay(listening, path, peers, known)
         try:
             await asyncio.wait_for(body(connect, relay, peers), 20)
         finally:
@@ -67,6 +73,50 @@ def test_bytes_pass_both_ways_from_a_name_that_says_who_it_is(tmp_path: Path) ->
         assert await inner_reader.read() == b""
 
     run(tmp_path, body)
+
+
+def test_whoever_sends_nothing_does_not_reach_the_backend_and_is_closed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_relay, "FIRST_BYTES_S", 0.05)
+
+    async def body(connect: Callable[[], Awaitable[tuple[Streams, Streams]]], relay: Relay, peers: Peers) -> None:
+        gone, silent = [await asyncio.open_unix_connection(tmp_path / "front") for _ in range(2)]
+        gone[1].close()
+        assert await silent[0].read() == b""
+        silent[1].close()
+        _, (inner_reader, _) = await connect()  # the first that the backend has seen
+        assert inner_reader._buffer == b""  # type: ignore[attr-defined]
+
+    run(tmp_path, body)
+
+
+def test_a_backend_that_cannot_be_started_closes_the_connection_and_the_next_one_asks_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        answers: list[Exception | str] = [ConnectionAbortedError("no"), str(tmp_path / "backend")]
+
+        async def path() -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        async def known(sock: socket.socket, transport: asyncio.Transport) -> Peer:
+            return PEER
+
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.setblocking(False)
+            listening.bind(str(tmp_path / "front"))
+            listening.listen()
+            backend = await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "backend")
+            relay = Relay(listening, path, Peers(), known)
+            for left in (1, 0):
+                reader, writer = await asyncio.open_unix_connection(tmp_path / "front")
+                writer.write(b"early")
+                assert (await asyncio.wait_for(reader.read(), 20), len(answers)) == (b"", left)
+                writer.close()
+            await relay.close()
+            backend.close()
+
+    asyncio.run(main())
 
 
 def test_a_side_that_is_not_read_stops_the_other(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_sockets_have_their_mode_and_group_and_only_they_and_the_locks_are_files
     assert caught.value.reason == "ADMIN_ADDRESS_UNUSABLE"
 
 
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # with an empty SETTINGS, as a client begins
 LOCKS = [f"{role}.sock.lock" for role in ROLES]
 
 
@@ -362,7 +363,9 @@ def test_connections_above_the_bound_are_closed_and_the_others_go_on(tmp_path: P
     async def body(at: Serving, addresses: dict[str, str]) -> None:
         path = addresses["view"].removeprefix("unix:")
         held = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS)]
-        assert all([await reader.read(1) for reader, _ in held]), "gRPC speaks first"
+        for _, writer in held:
+            writer.write(HTTP2_PREFACE)
+        assert all([await reader.read(1) for reader, _ in held]), "gRPC answers each"
         further = await asyncio.open_unix_connection(path)
         assert await further[0].read() == b""
         for _, each in [*held, further]:
