@@ -155,7 +155,7 @@ def test_a_silent_name_server_upstream_and_admin_socket_take_the_time_once(tmp_p
         stack.callback(upstream.close)
         endpoints = {"named": "broker.example:1", "full": f"127.0.0.1:{full[1]}", "up": upstream.address}
         path = write(tmp_path, "", colour="red", upstreams=[{"name": name, "endpoints": [endpoint]} for name, endpoint in endpoints.items()])
-        command = [sys.executable, "-P", "-m", "framegate.control.cli", "doctor", "--config", path, "--output", "json"]
+        command = [sys.executable, "-P", "-m", "framegate.control.cli", "doctor", "--config", path, "--output", "json", "--timeout", "1s"]
         mounted = f"mount --bind {resolver} /etc/resolv.conf && exec {shlex.join(command)}"
         begun = time.monotonic()
         done = subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, text=True, timeout=30, check=False)
