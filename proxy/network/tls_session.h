@@ -236,9 +236,22 @@ static PyObject *session_read(TlsSession *self, PyObject *argument) {
 
 /* --- out ------------------------------------------------------------------------------------------------------------------------ */
 
+/* Move what OpenSSL wrote by itself to ``output``, before the records that it writes next: they are numbered. Returns false: no memory. */
+static bool session_put_written(TlsSession *self) {
+    if (!self->written) return true;
+    if (bio_write(bio, PyBytes_AS_STRING(self->written), (int)PyBytes_GET_SIZE(self->written)) < 0) return false;
+    Py_CLEAR(self->written);
+    self->flags &= ~WRITTEN;
+    return true;
+}
+
 /* Encrypt to ``output``. Returns false: OpenSSL failed. */
 static bool session_encrypt(TlsSession *self, const unsigned char *plain, size_t length) {
     size_t written;
+    if (!session_put_written(self)) {
+        session_fail(self);
+        return false;
+    }
     for (; length; plain += written, length -= written) {
         if (!SSL_write_ex(self->ssl, plain, length, &written)) {
             session_fail(self);
@@ -292,6 +305,7 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
 
 static PyObject *session_end(TlsSession *self, PyObject *unused) {
     session_begin();
+    if (!session_put_written(self)) return PyErr_NoMemory();
     int result = SSL_shutdown(self->ssl);
     if (result < 0) session_fail(self);
     if (result == 1) self->flags |= NOTIFIED;

@@ -3,14 +3,14 @@
 import ctypes
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from framegate.proxy.errors import TlsError, TransportError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.tls import TlsTransport
-from framegate.proxy.network.tls_session import BUFFERED, HAS_SESSIONS
+from framegate.proxy.network.tls_session import BUFFERED, HAS_SESSIONS, WRITTEN
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE
 from tests.fakes.cases import each_of
@@ -59,6 +59,12 @@ def both(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Both]:
     made = Both(tls_world, request.param)
     yield made
     made.close()
+
+
+def openssl_of(transport: TlsTransport) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """OpenSSL, and its connection, for calls that Python does not have."""
+    pointer = ctypes.c_void_p.from_address(id(transport._object) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    return ctypes.CDLL(ssl._ssl.__file__), pointer  # type: ignore[attr-defined]
 
 
 def read_all(transport: TlsTransport, total: int, size: int) -> bytes:
@@ -169,8 +175,7 @@ def test_a_changed_record_is_an_error_that_the_peer_is_told(both: Both) -> None:
 def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_world: TlsWorld) -> None:
     """An error, and bytes; a record that holds no data makes OpenSSL want more, which it tells from an error by that."""
     both = Both(tls_world, "1.3")
-    openssl = ctypes.CDLL(ssl._ssl.__file__)  # type: ignore[attr-defined]
-    pointer = ctypes.c_void_p.from_address(id(both.client._object) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    openssl, pointer = openssl_of(both.client)
     assert openssl.SSL_key_update(pointer, 0) == 1
     assert both.client.write(b"after") == 5
     record = both.socks[0].recv(1000)
@@ -186,6 +191,27 @@ def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_
     assert other.server.read(100) == b"mine"
     for each in (both, other):
         each.close()
+
+
+@each_of("end", (lambda server: server.write(b"x"), TlsTransport.shut_write, TlsTransport.close))
+def test_a_warning_of_openssl_that_nobody_took_leaves_before_the_next_record(tls_world: TlsWorld, end: Callable[[TlsTransport], object]) -> None:
+    """The fast path has read a request to renegotiate, and Python writes before it handles the event. Both records are numbered."""
+    both = Both(tls_world, "1.2")
+    session = both.server.session
+    assert session is not None
+    openssl, pointer = openssl_of(both.client)
+    openssl.SSL_clear_options(pointer, ctypes.c_uint64(ssl.OP_NO_RENEGOTIATION))
+    assert openssl.SSL_renegotiate(pointer) == 1
+    taken, _, hello, _ = both.client.session.write([b"x"])
+    assert (taken, both.socks[1].send(hello)) == (-1, len(hello))
+    assert session.read(100)[::2] == (b"", WRITTEN)
+    end(both.server)
+    assert session.flags == 0
+    wire = both.socks[1].recv(1000)
+    assert (wire[0], wire[3:5]) == (0x15, b"\0\x1a"), "an alert"
+    numbers = [int.from_bytes(wire[at : at + 8], "big") for at in (5, 31 + 5)]  # explicit nonces of AES-GCM
+    assert numbers[1] == numbers[0] + 1
+    both.close()
 
 
 def test_an_error_of_the_socket_is_told_with_its_number(both: Both) -> None:
