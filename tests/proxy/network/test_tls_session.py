@@ -129,7 +129,7 @@ def test_a_write_takes_so_much_ahead_and_what_the_socket_does_not_take_is_booked
     assert (got, both.server.pending_write, both.server.booked) == (AHEAD, 0, 0)
 
 
-@each_of("sizes", ((1, 2, 3), (8192, 8192), (8192, 8193), (0, 0), (5,), (100_000, 200_000)))
+@each_of("sizes", ((1, 2, 3), (8192, 8192), (8192, 8193), (0, 0), (5,), (100_000, 200_000), (1, 2, 16_381, 3, 50_000, 4), (0, 16_385)))
 def test_small_pieces_are_one_record(both: Both, sizes: tuple[int, ...]) -> None:
     pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
     data = b"".join(pieces)[:AHEAD]
@@ -189,7 +189,11 @@ def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_
     both.client._object.write(b"left")
     other.client.write(b"mine")
     assert other.server.read(100) == b"mine"
-    for each in (both, other):
+    both.client._object.write(b"left")
+    third = Both(tls_world, "1.3")
+    third.server.write(b"mine")
+    assert third.client.read(100) == b"mine"
+    for each in (both, other, third):
         each.close()
 
 
@@ -232,6 +236,8 @@ def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
     with pytest.raises(TypeError):
         session.write([b"x", "y"])  # type: ignore[list-item]
     assert session.write([]) == (0, 0, None, 0)
+    numbers = memoryview(bytes(2 * 16_384)).cast("Q")
+    assert session.write([numbers, b"x"])[0] == numbers.nbytes + 1
     with pytest.raises(TypeError, match="a TlsSession or None"):
         Lane(0, Side(None), "x")  # type: ignore[arg-type]
     context = tls_world.client_settings().context
