@@ -236,9 +236,22 @@ static PyObject *session_read(TlsSession *self, PyObject *argument) {
 
 /* --- out ------------------------------------------------------------------------------------------------------------------------ */
 
+/* Move what OpenSSL wrote by itself to ``output``, before the records that it writes next: they are numbered. Returns false: no memory. */
+static bool session_put_written(TlsSession *self) {
+    if (!self->written) return true;
+    if (bio_write(bio, PyBytes_AS_STRING(self->written), (int)PyBytes_GET_SIZE(self->written)) < 0) return false;
+    Py_CLEAR(self->written);
+    self->flags &= ~WRITTEN;
+    return true;
+}
+
 /* Encrypt to ``output``. Returns false: OpenSSL failed. */
 static bool session_encrypt(TlsSession *self, const unsigned char *plain, size_t length) {
     size_t written;
+    if (!session_put_written(self)) {
+        session_fail(self);
+        return false;
+    }
     for (; length; plain += written, length -= written) {
         if (!SSL_write_ex(self->ssl, plain, length, &written)) {
             session_fail(self);
@@ -265,11 +278,9 @@ static PyObject *session_rest(size_t sent) {
 static PyObject *session_write(TlsSession *self, PyObject *pieces) {
     unsigned char joined[PLAIN_RECORD];
     Py_ssize_t count = PyList_Check(pieces) ? PyList_GET_SIZE(pieces) : -1, taken = 0, joined_length = 0;
-    bool failed = false, joins = count > 1;
+    bool failed = false;
     if (count < 0) return PyErr_Format(PyExc_TypeError, "a list is needed");
     session_begin();
-    for (Py_ssize_t i = 0, total = 0; joins && i < count; i++) joins = (total += PyObject_Size(PyList_GET_ITEM(pieces, i))) <= PLAIN_RECORD;
-    if (PyErr_Occurred()) return NULL;
     for (Py_ssize_t i = 0; i < count && taken < AHEAD && !failed; i++) {
         Py_buffer piece;
         if (PyObject_GetBuffer(PyList_GET_ITEM(pieces, i), &piece, PyBUF_SIMPLE) < 0) {
@@ -277,12 +288,14 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
             return NULL;
         }
         Py_ssize_t length = piece.len < AHEAD - taken ? piece.len : AHEAD - taken;
-        if (joins) memcpy(joined + joined_length, piece.buf, length), joined_length += length;  /* one record: the peer reads all of it at once */
-        else failed = !session_encrypt(self, piece.buf, length);
+        bool joins = count > 1 && length <= PLAIN_RECORD - joined_length;  /* one record: the peer reads all of it at once */
+        if (!joins && joined_length) failed = !session_encrypt(self, joined, joined_length), joined_length = 0;
+        if (joins) memcpy(joined + joined_length, piece.buf, length), joined_length += length;
+        else failed = failed || !session_encrypt(self, piece.buf, length);
         taken += length;
         PyBuffer_Release(&piece);
     }
-    if (joins) failed = !session_encrypt(self, joined, joined_length);
+    if (joined_length) failed = failed || !session_encrypt(self, joined, joined_length);
     int code = 0;
     size_t sent = 0;
     if (output_length && !failed) sent = session_send(self, &code);
@@ -292,6 +305,7 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
 
 static PyObject *session_end(TlsSession *self, PyObject *unused) {
     session_begin();
+    if (!session_put_written(self)) return PyErr_NoMemory();
     int result = SSL_shutdown(self->ssl);
     if (result < 0) session_fail(self);
     if (result == 1) self->flags |= NOTIFIED;
@@ -353,6 +367,7 @@ static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
     if (!known && context) PyErr_SetString(PyExc_ValueError, "no connection of this libssl");
     if (known && held.len > READ_SIZE) PyErr_SetString(PyExc_ValueError, "too many bytes are held"), known = false;
     if (known) {
+        session_begin();
         memcpy(wire, held.buf, held.len);
         divide(held.len);
         Py_XSETREF(self->object, Py_NewRef(object));

@@ -3,14 +3,14 @@
 import ctypes
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from framegate.proxy.errors import TlsError, TransportError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.tls import TlsTransport
-from framegate.proxy.network.tls_session import BUFFERED, HAS_SESSIONS
+from framegate.proxy.network.tls_session import BUFFERED, HAS_SESSIONS, WRITTEN
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE
 from tests.fakes.cases import each_of
@@ -59,6 +59,12 @@ def both(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Both]:
     made = Both(tls_world, request.param)
     yield made
     made.close()
+
+
+def openssl_of(transport: TlsTransport) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """OpenSSL, and its connection, for calls that Python does not have."""
+    pointer = ctypes.c_void_p.from_address(id(transport._object) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    return ctypes.CDLL(ssl._ssl.__file__), pointer  # type: ignore[attr-defined]
 
 
 def read_all(transport: TlsTransport, total: int, size: int) -> bytes:
@@ -123,7 +129,7 @@ def test_a_write_takes_so_much_ahead_and_what_the_socket_does_not_take_is_booked
     assert (got, both.server.pending_write, both.server.booked) == (AHEAD, 0, 0)
 
 
-@each_of("sizes", ((1, 2, 3), (8192, 8192), (8192, 8193), (0, 0), (5,), (100_000, 200_000)))
+@each_of("sizes", ((1, 2, 3), (8192, 8192), (8192, 8193), (0, 0), (5,), (100_000, 200_000), (1, 2, 16_381, 3, 50_000, 4), (0, 16_385)))
 def test_small_pieces_are_one_record(both: Both, sizes: tuple[int, ...]) -> None:
     pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
     data = b"".join(pieces)[:AHEAD]
@@ -169,8 +175,7 @@ def test_a_changed_record_is_an_error_that_the_peer_is_told(both: Both) -> None:
 def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_world: TlsWorld) -> None:
     """An error, and bytes; a record that holds no data makes OpenSSL want more, which it tells from an error by that."""
     both = Both(tls_world, "1.3")
-    openssl = ctypes.CDLL(ssl._ssl.__file__)  # type: ignore[attr-defined]
-    pointer = ctypes.c_void_p.from_address(id(both.client._object) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+    openssl, pointer = openssl_of(both.client)
     assert openssl.SSL_key_update(pointer, 0) == 1
     assert both.client.write(b"after") == 5
     record = both.socks[0].recv(1000)
@@ -184,8 +189,33 @@ def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_
     both.client._object.write(b"left")
     other.client.write(b"mine")
     assert other.server.read(100) == b"mine"
-    for each in (both, other):
+    both.client._object.write(b"left")
+    third = Both(tls_world, "1.3")
+    third.server.write(b"mine")
+    assert third.client.read(100) == b"mine"
+    for each in (both, other, third):
         each.close()
+
+
+@each_of("end", (lambda server: server.write(b"x"), TlsTransport.shut_write, TlsTransport.close))
+def test_a_warning_of_openssl_that_nobody_took_leaves_before_the_next_record(tls_world: TlsWorld, end: Callable[[TlsTransport], object]) -> None:
+    """The fast path has read a request to renegotiate, and Python writes before it handles the event. Both records are numbered."""
+    both = Both(tls_world, "1.2")
+    session = both.server.session
+    assert session is not None
+    openssl, pointer = openssl_of(both.client)
+    openssl.SSL_clear_options(pointer, ctypes.c_uint64(ssl.OP_NO_RENEGOTIATION))
+    assert openssl.SSL_renegotiate(pointer) == 1
+    taken, _, hello, _ = both.client.session.write([b"x"])
+    assert (taken, both.socks[1].send(hello)) == (-1, len(hello))
+    assert session.read(100)[::2] == (b"", WRITTEN)
+    end(both.server)
+    assert session.flags == 0
+    wire = both.socks[1].recv(1000)
+    assert (wire[0], wire[3:5]) == (0x15, b"\0\x1a"), "an alert"
+    numbers = [int.from_bytes(wire[at : at + 8], "big") for at in (5, 31 + 5)]  # explicit nonces of AES-GCM
+    assert numbers[1] == numbers[0] + 1
+    both.close()
 
 
 def test_an_error_of_the_socket_is_told_with_its_number(both: Both) -> None:
@@ -206,6 +236,8 @@ def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
     with pytest.raises(TypeError):
         session.write([b"x", "y"])  # type: ignore[list-item]
     assert session.write([]) == (0, 0, None, 0)
+    numbers = memoryview(bytes(2 * 16_384)).cast("Q")
+    assert session.write([numbers, b"x"])[0] == numbers.nbytes + 1
     with pytest.raises(TypeError, match="a TlsSession or None"):
         Lane(0, Side(None), "x")  # type: ignore[arg-type]
     context = tls_world.client_settings().context
