@@ -449,6 +449,7 @@ class TlsTransport(SessionWire):
                 self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
             self._drop_input()
+        self.session = None  # it knows only the number of the descriptor, which will be another connection's
         self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0

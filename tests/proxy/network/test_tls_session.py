@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -241,6 +242,20 @@ def test_an_error_of_the_socket_is_told_with_its_number(both: Both) -> None:
     with pytest.raises(TransportError, match="write failed: Broken pipe") as found:
         both.server.write(b"x")
     assert found.value.errno == 32
+
+
+def test_a_closed_transport_does_not_read_the_descriptor_that_another_connection_has(both: Both) -> None:
+    ours, other = socket.socketpair()
+    with ours, other:
+        number = both.socks[0].fileno()
+        both.server.close()
+        both.socks[0].close()
+        os.dup2(ours.fileno(), number)
+        other.send(b"another's")
+        with pytest.raises(TransportError, match="Bad file descriptor"):
+            both.server.read(100)
+        os.close(number)
+        assert ours.recv(100) == b"another's"
 
 
 def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
