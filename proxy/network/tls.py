@@ -328,7 +328,7 @@ class TlsTransport(SessionWire):
     def obtainable(self, wanted: i64) -> i64:
         tls, session = self._object, self.session
         there: i64 = len(self._ahead) + (tls.pending() if tls is not None and (session is not None or self._rest) else 0)
-        if there >= wanted or self._failure is not None or self._at_end():
+        if there >= wanted or self._failure is not None or self._at_end() or (session is not None and session.flags & ~BUFFERED != 0):
             return max(there, wanted)
         held = records = self._held if session is None else session.held
         waiting = queued(self._sock)
@@ -449,6 +449,7 @@ class TlsTransport(SessionWire):
                 self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
             self._drop_input()
+        self.session = None  # it knows only the number of the descriptor, which will be another connection's
         self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0

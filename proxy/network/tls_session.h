@@ -154,7 +154,7 @@ static ssize_t session_fill(TlsSession *self, size_t size) {
         if (received < 0) return -1;
         if (received == 0) self->flags |= FIN;
     }
-    memcpy(wire, self->held, self->held_length);
+    if (self->held_length) memcpy(wire, self->held, self->held_length);
     divide(self->held_length + received);
     return received;
 }

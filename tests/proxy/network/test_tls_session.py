@@ -1,6 +1,8 @@
 """framegate.proxy.network.tls_session: a transport over a real socket, when C has its connection. What is the same without C is in test_tls."""
 
+import contextlib
 import ctypes
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -114,6 +116,23 @@ def test_what_is_obtainable_counts_what_the_session_holds_and_what_the_socket_ha
     assert session.held == b""
 
 
+def test_an_end_or_a_failure_that_nobody_took_is_obtainable(tls_world: TlsWorld) -> None:
+    """The fast path has read it, and memory is short by now: a reader that waited for more bytes would wait for ever."""
+    for wire in (b"", b"\x17\x03\x03\x00\x20" + bytes(32)):
+        both = Both(tls_world, "1.3")
+        session = both.server.session
+        assert session is not None
+        if wire:
+            both.socks[1].send(wire)
+        else:
+            both.client.shut_write()
+        assert session.read(100)[0] == b""
+        assert (both.server.obtainable(1000), both.server.has_buffered()) == (1000, True)
+        with pytest.raises(TlsError, match="bad_record_mac") if wire else contextlib.nullcontext():
+            assert both.server.read(100) == b""
+        both.close()
+
+
 def test_a_write_takes_so_much_ahead_and_what_the_socket_does_not_take_is_booked(both: Both) -> None:
     data = bytes(1 << 20)
     assert both.server.write(data) == AHEAD
@@ -223,6 +242,20 @@ def test_an_error_of_the_socket_is_told_with_its_number(both: Both) -> None:
     with pytest.raises(TransportError, match="write failed: Broken pipe") as found:
         both.server.write(b"x")
     assert found.value.errno == 32
+
+
+def test_a_closed_transport_does_not_read_the_descriptor_that_another_connection_has(both: Both) -> None:
+    ours, other = socket.socketpair()
+    with ours, other:
+        number = both.socks[0].fileno()
+        both.server.close()
+        both.socks[0].close()
+        os.dup2(ours.fileno(), number)
+        other.send(b"another's")
+        with pytest.raises(TransportError, match="Bad file descriptor"):
+            both.server.read(100)
+        os.close(number)
+        assert ours.recv(100) == b"another's"
 
 
 def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
