@@ -33,7 +33,7 @@ description = "framegate's tap as a Spark Data Source."
 requires-python = "{python}"
 license = "Apache-2.0"
 license-files = ["LICENSE"]
-dependencies = ["numpy>=1.26", "pyarrow>=18"]
+dependencies = ["isal>=1.8,<2", "numpy>=1.26", "pyarrow>=18"]
 
 [project.optional-dependencies]
 spark = ["pyspark[connect]>=4.2,<4.4"]

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import hashlib
 import math
+import struct
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -65,9 +66,8 @@ def result_of(captured: Answer, body: bytes) -> tuple[str, tuple[int, int] | Non
 def _error_codes(captured: Answer, body: bytes, call: int) -> tuple[int, int]:
     """The first error codes of two answers; ``NOT_KNOWN``: it cannot be read, or is not in the log."""
     contents = Contents()
-    middle = len(captured.body)
-    ends = [middle, middle + len(body)]
-    contents.add(captured.body + body, [0, middle], ends, [captured.size, len(body)], [call, call], [True, True])
+    middle, end = len(captured.body), len(captured.body) + len(body)
+    contents.add(captured.body + body, struct.pack("<10i", 0, middle, captured.size, call, 1, middle, end, len(body), call, 1))
     return contents.error_code[0], contents.error_code[1]
 
 

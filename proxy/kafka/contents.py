@@ -9,13 +9,14 @@ Source: record batches with magic 2 (``DefaultRecordBatch``); older ones have no
 import base64
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from librt.strings import read_i16_be, read_i32_be, read_i32_le, read_i64_be
+from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from framegate.proxy.errors import KafkaFormatError
 from framegate.proxy.kafka.program import Program, compile_program
 from framegate.proxy.kafka.schema import Api, Field, api
-from framegate.proxy.kafka.values import string_at, varint_at
+from framegate.proxy.kafka.values import varint_at
 from framegate.proxy.kafka.walker import Walker
 
 PRODUCE: Final = 0
@@ -26,7 +27,7 @@ GROUP_APIS: Final = (8, 11, 12, 13, 14, 28, 68, 76, 88)
 and streams groups.
 """
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-NOT_KNOWN: Final = -(1 << 31)  # Stands for null in columns of integers
+NOT_KNOWN: Final[i64] = -(1 << 31)  # Stands for null in columns of integers
 CUT: Final = "not captured whole"
 
 _TOPIC: Final = 1
@@ -79,7 +80,7 @@ _CONTROL: Final[i64] = 32
 _NEWEST: Final[i64] = 35
 _COUNT: Final[i64] = 57
 _BATCH_HEADER: Final[i64] = 61
-_MOST_TEXTS: Final = 4096
+_PLACE_BYTES: Final[i64] = 20
 
 
 class _Layout:
@@ -121,15 +122,7 @@ def _add_codes(fields: list[Field], path: str, version: int, marks: dict[str, in
             _add_codes(field.fields, f"{path}{field.name}.", version, marks)
 
 
-_LAYOUTS: Final[dict[int, _Layout]] = {}
-
-
-def _layout(call: i64, answer: bool) -> _Layout:
-    place = int(call << 1 | answer)
-    found = _LAYOUTS.get(place)
-    if found is None:
-        found = _LAYOUTS[place] = _Layout(int(call), answer)
-    return found
+_LAYOUTS: Final[dict[int, _Layout]] = {}  # by API key << 17 | version << 1 | 1 for answers
 
 
 def _length(data: bytes, pos: i64, end: i64, width: i64) -> tuple[i64, i64]:
@@ -148,60 +141,81 @@ def _length(data: bytes, pos: i64, end: i64, width: i64) -> tuple[i64, i64]:
 
 
 class Contents:
-    """The columns. ``NOT_KNOWN`` and None stand for null."""
+    """The columns. ``NOT_KNOWN`` stands for null; strings are indices of ``texts``, and -1 for null."""
 
     def __init__(self) -> None:
+        self.texts: Final[list[str]] = []  # each one once
         # client_id, acks, group_id, member_id, generation: of requests; the last two of answers, too. Acks are of Produce.
-        self.client_id: Final[list[str | None]] = []
-        self.acks: Final[list[int]] = []
-        self.group_id: Final[list[str | None]] = []
-        self.member_id: Final[list[str | None]] = []
-        self.generation: Final[list[int]] = []
-        self.error_code: Final[list[int]] = []  # of answers: the first one that is not 0, at the top or in an element; 0: all are
-        self.fault: Final[list[str | None]] = []  # why a message was not read to its end
-        self.counts: Final[list[int]] = []  # how many of the rows below belong to each message
+        self.client_id: vec[i64] = vec[i64]()
+        self.acks: vec[i64] = vec[i64]()
+        self.group_id: vec[i64] = vec[i64]()
+        self.member_id: vec[i64] = vec[i64]()
+        self.generation: vec[i64] = vec[i64]()
+        self.error_code: vec[i64] = vec[i64]()  # of answers: the first one that is not 0, at the top or in an element; 0: all are
+        self.fault: vec[i64] = vec[i64]()  # why a message was not read to its end
+        self.counts: vec[i64] = vec[i64]()  # how many of the rows below belong to each message
         # topic, topic_id: one of the two; in rows of a Metadata answer, which have no partition, both, when a topic's id is met first
-        self.topic: Final[list[str | None]] = []
-        self.topic_id: Final[list[str | None]] = []
+        self.topic: vec[i64] = vec[i64]()
+        self.topic_id: vec[i64] = vec[i64]()
         # the number; NOT_KNOWN: of a message that was not read to its end, whatever it has behind the rows before
-        self.partition: Final[list[int]] = []
+        self.partition: vec[i64] = vec[i64]()
         # records, codec, newest_ms: records of the batches, the codec of the last batch (``CODECS``), the greatest time of a record, ms of the epoch;
         # of Produce requests and Fetch answers. Control records of transactions do not count.
-        self.records: Final[list[int]] = []
-        self.record_bytes: Final[list[int]] = []  # of the batches
-        self.codec: Final[list[int]] = []
-        self.newest_ms: Final[list[int]] = []
-        self.base_offset: Final[list[int]] = []  # of an answer: where the first record is in the partition
+        self.records: vec[i64] = vec[i64]()
+        self.record_bytes: vec[i64] = vec[i64]()  # of the batches
+        self.codec: vec[i64] = vec[i64]()
+        self.newest_ms: vec[i64] = vec[i64]()
+        self.base_offset: vec[i64] = vec[i64]()  # of an answer: where the first record is in the partition
         # high_watermark, partition_error: of an answer
-        self.high_watermark: Final[list[int]] = []
-        self.partition_error: Final[list[int]] = []
+        self.high_watermark: vec[i64] = vec[i64]()
+        self.partition_error: vec[i64] = vec[i64]()
         self._walker: Final = Walker()
-        self._texts: Final[dict[bytes, str]] = {}
-        self._known_ids: Final[set[str]] = set()
+        self._indices: Final[dict[bytes, int]] = {}  # of ``texts``
+        self._known_ids: Final[set[i64]] = set()
+        # of the last message
+        self._layout: _Layout | None = None
+        self._kind: i64 = -1
         self._row: i64 = -1  # of the present partition
-        self._topic: str | None = None
-        self._topic_id: str | None = None
-        self._acks: int = NOT_KNOWN
-        self._group: str | None = None
-        self._member: str | None = None
-        self._generation: int = NOT_KNOWN
-        self._error: int = NOT_KNOWN
-        self._base_offset: int = NOT_KNOWN
-        self._newest: int = NOT_KNOWN
-        self._codec: int = NOT_KNOWN
+        self._topic: i64 = -1
+        self._topic_id: i64 = -1
+        self._acks: i64 = NOT_KNOWN
+        self._group: i64 = -1
+        self._member: i64 = -1
+        self._generation: i64 = NOT_KNOWN
+        self._error: i64 = NOT_KNOWN
+        self._base_offset: i64 = NOT_KNOWN
+        self._newest: i64 = NOT_KNOWN
+        self._codec: i64 = NOT_KNOWN
 
-    def add(self, data: bytes, starts: list[int], ends: list[int], sizes: list[int], calls: list[int], answers: list[bool]) -> None:
-        """Read messages. ``starts``, ``ends``: of each body in ``data``, as far as it is stored. ``calls``: API key << 16 | version of each request,
-        or of the request that is answered.
+    def add(self, data: bytes, places: bytes) -> None:
+        """Read messages. ``places``: of each, five little-endian int32: where its body begins and ends in ``data``, as far as it is stored; its size;
+        the API key << 16 | version of the request, or of the request that is answered; and 1 for an answer, 0 for a request.
         """
-        for start, end, size, call, answer in zip(starts, ends, sizes, calls, answers, strict=True):
-            self._message(data, start, end, size, call, answer)
+        end = i64(len(places))
+        at: i64 = 0
+        while at < end:
+            self._message(
+                data,
+                i64(read_i32_le(places, at)),
+                i64(read_i32_le(places, at + 4)),
+                i64(read_i32_le(places, at + 8)),
+                i64(read_i32_le(places, at + 12)),
+                read_i32_le(places, at + 16) == 1,
+            )
+            at += _PLACE_BYTES
 
     def _message(self, data: bytes, start: i64, end: i64, size: i64, call: i64, answer: bool) -> None:
-        layout = _layout(call, answer)
+        kind = call << 1 | i64(answer)
+        layout = self._layout
+        if layout is None or kind != self._kind:
+            layout = _LAYOUTS.get(int(kind))
+            if layout is None:
+                layout = _LAYOUTS[int(kind)] = _Layout(int(call), answer)
+            self._layout, self._kind = layout, kind
         fault = layout.fault
-        first = len(self.partition)
-        self._forget()
+        first = i64(len(self.partition))
+        self._topic = self._topic_id = self._group = self._member = -1
+        self._acks = self._generation = self._error = NOT_KNOWN
         if layout.program is not None:
             try:
                 fault = self._walk(layout, layout.program, data, start, end, size, answer)
@@ -210,34 +224,29 @@ class Contents:
             if answer and fault is None and self._error == NOT_KNOWN:
                 self._error = 0
         if fault is not None and layout.has_rows:
-            self._topic = self._topic_id = None
+            self._topic = self._topic_id = -1
             self._open(NOT_KNOWN)
-        self.client_id.append(None if answer else self._text(data, start + _CLIENT_ID, end, False))
-        self.acks.append(self._acks)
-        self.group_id.append(self._group)
-        self.member_id.append(self._member)
-        self.generation.append(self._generation)
-        self.error_code.append(self._error)
-        self.fault.append(fault)
-        self.counts.append(len(self.partition) - first)
+        self.client_id = append(self.client_id, -1 if answer else self._text(data, start + _CLIENT_ID, end, False))
+        self.acks = append(self.acks, self._acks)
+        self.group_id = append(self.group_id, self._group)
+        self.member_id = append(self.member_id, self._member)
+        self.generation = append(self.generation, self._generation)
+        self.error_code = append(self.error_code, self._error)
+        self.fault = append(self.fault, -1 if fault is None else self._index(fault.encode(), fault))
+        self.counts = append(self.counts, i64(len(self.partition)) - first)
 
-    def _forget(self) -> None:
-        """Nothing is known of the next message. A method of its own: mypyc would take None for the type of what is set so in the caller."""
-        self._topic = self._topic_id = self._group = self._member = None
-        self._acks = self._generation = self._error = NOT_KNOWN
-
-    def _open(self, partition: int) -> None:
+    def _open(self, partition: i64) -> None:
         """A row of a partition, of which nothing else is known yet."""
-        self.topic.append(self._topic)
-        self.topic_id.append(self._topic_id)
-        self.partition.append(partition)
-        self.records.append(NOT_KNOWN)
-        self.record_bytes.append(NOT_KNOWN)
-        self.codec.append(NOT_KNOWN)
-        self.newest_ms.append(NOT_KNOWN)
-        self.base_offset.append(NOT_KNOWN)
-        self.high_watermark.append(NOT_KNOWN)
-        self.partition_error.append(NOT_KNOWN)
+        self.topic = append(self.topic, self._topic)
+        self.topic_id = append(self.topic_id, self._topic_id)
+        self.partition = append(self.partition, partition)
+        self.records = append(self.records, NOT_KNOWN)
+        self.record_bytes = append(self.record_bytes, NOT_KNOWN)
+        self.codec = append(self.codec, NOT_KNOWN)
+        self.newest_ms = append(self.newest_ms, NOT_KNOWN)
+        self.base_offset = append(self.base_offset, NOT_KNOWN)
+        self.high_watermark = append(self.high_watermark, NOT_KNOWN)
+        self.partition_error = append(self.partition_error, NOT_KNOWN)
 
     def _walk(self, layout: _Layout, program: Program, data: bytes, start: i64, end: i64, size: i64, answer: bool) -> str | None:
         """Read what the marks tell; returns why there may be more. Raises KafkaFormatError."""
@@ -268,7 +277,8 @@ class Contents:
     def _take_topic(self, mark: i64, data: bytes, pos: i64, end: i64, layout: _Layout) -> None:
         self._row = -1
         if mark == _TOPIC:
-            self._topic, self._topic_id = self._text(data, pos, end, layout.compact), None
+            self._topic = self._text(data, pos, end, layout.compact)
+            self._topic_id = -1
         elif pos + _UUID <= end:
             self._take_id(data[pos : pos + _UUID], layout.key)
 
@@ -276,20 +286,24 @@ class Contents:
         row = self._row
         if mark == _PARTITION:
             if pos + 4 <= end:
-                self._row = len(self.partition)
-                self._open(int(read_i32_be(data, pos)))
+                self._row = i64(len(self.partition))
+                self._open(i64(read_i32_be(data, pos)))
         elif mark == _ERROR:
             self._take_error(data, pos, end)
         elif row >= 0 and mark == _RECORDS:
             self._take_records(row, data, pos, end, compact, answer)
         elif row >= 0 and pos + 8 <= end:
             number = i64(read_i64_be(data, pos))
-            if number >= 0:
-                (self.base_offset if mark == _OFFSET else self.high_watermark)[row] = int(number)
+            if number < 0:
+                return
+            if mark == _OFFSET:
+                self.base_offset[row] = number
+            else:
+                self.high_watermark[row] = number
 
     def _take_error(self, data: bytes, pos: i64, end: i64) -> None:
         if pos + 2 <= end:
-            code = int(read_i16_be(data, pos))
+            code = i64(read_i16_be(data, pos))
             if self._error == NOT_KNOWN and code != 0:
                 self._error = code
             if self._row >= 0:
@@ -299,35 +313,43 @@ class Contents:
         if mark == _GROUP:
             self._group = self._text(data, pos, end, compact)
         elif mark == _MEMBER:
-            self._member = self._member or self._text(data, pos, end, compact)
+            if self._member < 0 or not self.texts[self._member]:
+                self._member = self._text(data, pos, end, compact)
         elif mark == _ACKS:
             if pos + 2 <= end:
-                self._acks = int(read_i16_be(data, pos))
+                self._acks = i64(read_i16_be(data, pos))
         elif pos + 4 <= end:
-            self._generation = int(read_i32_be(data, pos))
+            self._generation = i64(read_i32_be(data, pos))
 
     def _take_id(self, value: bytes, key: i64) -> None:
         """Take a topic's id: instead of its name, or beside it in a Metadata answer."""
-        text = None if value == _NO_UUID else base64.urlsafe_b64encode(value)[:22].decode()
+        index: i64 = -1
+        if value != _NO_UUID:
+            text = base64.urlsafe_b64encode(value)[:22]
+            index = self._index(text, text.decode())
         if key != METADATA:
-            self._topic, self._topic_id = None, text
-        elif text is not None and self._topic is not None and text not in self._known_ids:
-            self._known_ids.add(text)
-            self._topic_id = text
+            self._topic, self._topic_id = -1, index
+        elif index >= 0 and self._topic >= 0 and index not in self._known_ids:
+            self._known_ids.add(index)
+            self._topic_id = index
             self._open(NOT_KNOWN)
 
-    def _text(self, data: bytes, pos: i64, end: i64, compact: bool) -> str | None:
-        """The string at a position; None: null, or not stored whole."""
+    def _text(self, data: bytes, pos: i64, end: i64, compact: bool) -> i64:
+        """The string at a position; -1: null, or not stored whole. Bytes that are no UTF-8 are replaced."""
         size, begin = _length(data, pos, end, 0 if compact else 2)
         if size < 0 or begin + size > end:
-            return None
+            return -1
         value = data[begin : begin + size]
-        text = self._texts.get(value)
-        if text is None:
-            if len(self._texts) >= _MOST_TEXTS:
-                self._texts.clear()
-            text = self._texts[value] = string_at(data, pos, compact)[0] or ""
-        return text
+        index = self._indices.get(value)
+        return self._index(value, value.decode(errors="replace")) if index is None else index
+
+    def _index(self, key: bytes, text: str) -> i64:
+        """The index of a text; ``key`` identifies it."""
+        index = self._indices.get(key)
+        if index is None:
+            index = self._indices[key] = len(self.texts)
+            self.texts.append(text)
+        return index
 
     def _take_records(self, row: i64, data: bytes, pos: i64, end: i64, compact: bool, answer: bool) -> None:
         """Count the records of a partition, as far as they are stored."""
@@ -335,9 +357,9 @@ class Contents:
         if size < -1:
             return
         size = max(size, 0)
-        self.record_bytes[row] = int(size)
+        self.record_bytes[row] = size
         self._base_offset = self._newest = self._codec = NOT_KNOWN
-        self.records[row] = int(self._count(data, begin, begin + size, end))
+        self.records[row] = self._count(data, begin, begin + size, end)
         self.codec[row], self.newest_ms[row] = self._codec, self._newest
         if answer:
             self.base_offset[row] = self._base_offset
@@ -355,12 +377,12 @@ class Contents:
             if after > stop:
                 break
             if self._base_offset == NOT_KNOWN:
-                self._base_offset = int(read_i64_be(data, pos))
+                self._base_offset = i64(read_i64_be(data, pos))
             attributes = i64(data[pos + _ATTRIBUTES])
             if attributes & _CONTROL == 0:
                 count += records
-                self._codec = int(attributes & _CODEC)
-                newest = int(read_i64_be(data, pos + _NEWEST))
+                self._codec = attributes & _CODEC
+                newest = i64(read_i64_be(data, pos + _NEWEST))
                 if newest > self._newest:
                     self._newest = newest
             pos = after

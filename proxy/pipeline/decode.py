@@ -64,6 +64,7 @@ class Group:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @functools.cached_property
     def bodies(self) -> "tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]":
         """Where each frame's body begins and ends in ``payload``, as far as it is stored, and its size on the wire."""
         begins, ends = _frames(self.rows, self.ints(_starts))
@@ -131,7 +132,8 @@ class Group:
         return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING, record.KIND_CONNECTION))
 
     def is_of(self, *kinds: int) -> "NDArray[np.bool_]":
-        return np.isin(self.rows["kind"], kinds)
+        found: NDArray[np.bool_] = np.logical_or.reduce([self.rows["kind"] == kind for kind in kinds])
+        return found
 
     def count(self, field: str, *kinds: int) -> pa.Array:
         """A number that means what its column says in rows of these kinds; 0 in others."""
@@ -189,7 +191,17 @@ class Group:
 
     def keys(self, kind: pa.DataType, part: int) -> pa.Array:
         """``answers`` of part 0 or 3; for requests under protocol kafka the same of themselves by their own headers; -1 where they are not stored."""
-        known = self.answers(kind, part)
+        if self.own_keys is None:
+            return self.answers(kind, part)
+        asked, offsets, key, correlation = self.own_keys
+        own = _list_array(kind, len(self), asked, offsets, correlation if part else key)
+        return pc.coalesce(self.answers(kind, part), own)
+
+    @functools.cached_property
+    def own_keys(self) -> "tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None":
+        """The chunks of requests under protocol kafka, where the frames of each one begin, and of each frame key << 16 | version and correlation id;
+        None: there are no such chunks.
+        """
         asked = (
             (self.rows["kind"] == record.KIND_FRAMES)
             & (self.rows["direction"] == record.DIRECTION_REQUEST)
@@ -199,21 +211,20 @@ class Group:
             & (self.flags & (record.FLAG_ANSWERS | record.FLAG_REPLACED) == 0)
         )
         if not bool(asked.any()):
-            return known
-        frames = np.where(asked, self.rows["frame_count"], 0)
-        begins, ends = _frames(self.rows, self.ints(_starts))
-        of_asked = np.repeat(asked, self.rows["frame_count"])
-        bodies = begins[of_asked] + record.FRAME_HEADER_BYTES
-        stored = ends[of_asked] - bodies >= _REQUEST_HEADER.itemsize
-        data = np.frombuffer(self.payload, dtype="u1")
-        raw = data[np.where(stored, bodies, 0)[:, None] + np.arange(_REQUEST_HEADER.itemsize)] if len(data) >= _REQUEST_HEADER.itemsize else None
-        values = np.full(len(bodies), -1, dtype="i4")
-        if raw is not None:
-            headers = raw.view(_REQUEST_HEADER)[:, 0]
-            key, version = (headers[name].astype("i4") for name in ("key", "version"))
-            values = np.where(stored & (key >= 0), headers["correlation"] if part else key << 16 | version & 0xFFFF, -1).astype("i4")
-        own = _list_array(kind, len(self), asked, _offsets(frames), values)
-        return pc.coalesce(known, own)
+            return None
+        frames = self.rows["frame_count"]
+        begins, ends, _ = self.bodies
+        of_asked = np.repeat(asked, frames)
+        begins, ends = begins[of_asked], ends[of_asked]
+        key, correlation = (np.full(len(begins), -1, dtype="i4") for _ in range(2))
+        stored = np.flatnonzero(ends - begins >= _REQUEST_HEADER.itemsize)
+        if len(stored):
+            places = self.payload.size - _REQUEST_HEADER.itemsize + 1
+            headers = np.ndarray(places, dtype="V8", buffer=self.payload, strides=(1,))[begins[stored]].view(_REQUEST_HEADER)
+            known = headers["key"] >= 0
+            key[stored[known]] = headers["key"][known].astype("i4") << 16 | headers["version"][known].astype("i4") & 0xFFFF
+            correlation[stored[known]] = headers["correlation"][known]
+        return asked, _offsets(np.where(asked, frames, 0)), key, correlation
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
         return np.where(self.flags & flag != 0, self.rows["frame_count"], np.int32(-1))

@@ -16,6 +16,8 @@ from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 from framegate.proxy.tap import record
 
 if TYPE_CHECKING:
+    from librt.vecs import vec
+    from mypy_extensions import i64
     from numpy.typing import NDArray
 
     from framegate.proxy.pipeline.decode import Group
@@ -64,7 +66,10 @@ def contents_of(group: "Group") -> pa.Array:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(table)
-    return pa.array([sink.getvalue().to_pybytes(), *[None] * (len(group) - 1)], pa.binary())
+    value = sink.getvalue()
+    offsets, valid = np.full(len(group) + 1, value.size, dtype="i4"), np.zeros(len(group), dtype=bool)
+    offsets[0], valid[0] = 0, True
+    return pa.Array.from_buffers(pa.binary(), len(group), [pa.py_buffer(np.packbits(valid, bitorder="little")), pa.py_buffer(offsets), value])
 
 
 def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
@@ -96,12 +101,13 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
     chunk = np.repeat(np.arange(len(group)), per_chunk)[taken]
     first = np.cumsum(per_chunk) - per_chunk
     index = (np.arange(len(calls)) - np.repeat(first, per_chunk))[taken]
-    begins, ends, sizes = (bounds[np.repeat(chunks, counts)][taken] for bounds in group.bodies())
+    begins, ends, sizes = (bounds[np.repeat(chunks, counts)][taken] for bounds in group.bodies)
     replaced = (group.flags[chunk] & record.FLAG_REPLACED != 0) | (group.rows["capture"][chunk] != record.CAPTURE_FULL)
     answers = group.rows["direction"][chunk] == record.DIRECTION_RESPONSE
     contents = Contents()
     stored = np.where(replaced, begins, ends)  # nothing of them is as it passed
-    contents.add(group.payload.to_pybytes(), begins.tolist(), stored.tolist(), sizes.tolist(), calls[taken].tolist(), answers.tolist())
+    contents.add(group.payload.to_pybytes(), np.stack([begins, stored, sizes, calls[taken], answers], axis=1).astype("<i4").tobytes())
+    texts = pa.array(contents.texts, pa.string())
     at = pa.array(chunk)
     columns: dict[str, Any] = {
         "node": pa.repeat(pa.scalar(group.node, pa.string()), len(chunk)),
@@ -127,19 +133,21 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
         found = values(lists)[taken]
         columns[name] = pa.array(found, mask=found == -1)
     for name in ("client_id", "group_id", "member_id", "fault"):
-        columns[name] = pa.array(getattr(contents, name), pa.string())
+        columns[name] = _texts(getattr(contents, name), texts)
     for name in ("acks", "generation", "error_code"):
         columns[name] = _numbers(getattr(contents, name), pa.int32())
-    columns["partitions"] = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *contents.counts]).astype("i4")), _partitions(contents))
+    offsets = np.zeros(len(chunk) + 1, dtype="i4")
+    np.cumsum(_values(contents.counts), out=offsets[1:])
+    columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets), _partitions(contents, texts))
     return pa.RecordBatch.from_arrays([columns[name] for name in CONTENTS_SCHEMA.names], schema=CONTENTS_SCHEMA)
 
 
-def _partitions(contents: Contents) -> pa.StructArray:
-    newest = np.array(contents.newest_ms, dtype="i8")
+def _partitions(contents: Contents, texts: pa.Array) -> pa.StructArray:
+    newest = _values(contents.newest_ms)
     codecs = pa.array([*CODECS, *(f"codec-{code}" for code in range(len(CODECS), 8))])
     columns = {
-        "topic": pa.array(contents.topic, pa.string()),
-        "topic_id": pa.array(contents.topic_id, pa.string()),
+        "topic": _texts(contents.topic, texts),
+        "topic_id": _texts(contents.topic_id, texts),
         "codec": codecs.take(_numbers(contents.codec, pa.int32())),
         "newest_record_time": pa.array(newest * 1000, MICROSECONDS, mask=newest < 0),
         "error_code": _numbers(contents.partition_error, pa.int32()),
@@ -149,6 +157,15 @@ def _partitions(contents: Contents) -> pa.StructArray:
     return pa.StructArray.from_arrays([columns[field.name] for field in PARTITION], fields=list(PARTITION))
 
 
-def _numbers(values: list[int], kind: pa.DataType) -> pa.Array:
-    numbers = np.array(values, dtype="i8")
+def _values(column: "vec[i64]") -> "NDArray[np.int64]":
+    return np.frombuffer(memoryview(column), dtype="i8")
+
+
+def _texts(column: "vec[i64]", texts: pa.Array) -> pa.Array:
+    indices = _values(column)
+    return texts.take(pa.array(indices, mask=indices < 0))
+
+
+def _numbers(column: "vec[i64]", kind: pa.DataType) -> pa.Array:
+    numbers = _values(column)
     return pa.array(numbers, mask=numbers == NOT_KNOWN).cast(kind)

@@ -67,7 +67,7 @@ def require_java() -> str:
 
 def require_packages() -> None:
     """Check that the Python packages of the extra ``spark`` are installed. Raises SparkMissingError, which names those that are not."""
-    missing = [name for name in ("pyspark", "deltalake", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("pyspark", "deltalake", "isal", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkMissingError(f"not installed: {', '.join(missing)}: pip install 'framegate[spark]'")
 

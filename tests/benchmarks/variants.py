@@ -1,6 +1,7 @@
 """framegate and HAProxy with other settings, each for a part of the bench; and every candidate by its name."""
 
 import abc
+import shutil
 import socket
 import subprocess
 from contextlib import closing
@@ -44,6 +45,26 @@ class FramegateLogins(Framegate):
         sasl = {"mechanisms": ["SCRAM-SHA-512", "PLAIN"], "users": str(self.place.folder / f"{self.name}.users")}
         listeners.append({"name": "logins", "address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "sasl": sasl})
         return configuration
+
+
+class FramegateTap(Framegate):
+    """Records every frame whole. Its log is beside the configuration, and has up to 1 GiB; its queue, 64 MiB."""
+
+    name = "framegate-tap"
+
+    def configuration(self) -> dict[str, object]:
+        directory = self.place.folder / f"{self.name}.log.d"
+        shutil.rmtree(directory, ignore_errors=True)
+        tap = {"directory": str(directory), "budget": "1GiB", "queue_size": "64MiB", "rules": [{"name": "all"}]}
+        return {**super().configuration(), "tap": tap}
+
+    def frames(self) -> int | None:
+        """Raises VoidRoundError: a frame is not in the log."""
+        page = self.metrics()
+        lost = self.metric("framegate_tap_dropped", page=page)
+        if lost:
+            raise VoidRoundError(f"{self.name}: {lost:,.0f} frames are not in the log")
+        return super().frames()
 
 
 class Mutual(Candidate):
@@ -110,6 +131,6 @@ class HaProxyMutual(HaProxy, Mutual):
 
 
 CANDIDATES: dict[str, type[Candidate]] = {
-    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual)},
+    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual, FramegateTap)},
     **{name: type(name, (Framegate,), {"name": name, **settings}) for name, settings in SETTINGS.items()},
 }

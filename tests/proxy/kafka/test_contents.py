@@ -5,6 +5,7 @@ import dataclasses
 import random
 import struct
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,14 +20,27 @@ BATCH = batch(record(), record(), record())
 EACH = [(known.key, version) for known in apis() for version in range(known.least, known.most + 1)]
 VERSIONS = {key: [version for other, version in EACH if other == key] for key in (PRODUCE, FETCH, METADATA, *GROUP_APIS)}
 
+STRINGS = ("client_id", "group_id", "member_id", "fault", "topic", "topic_id")
+NUMBERS = (
+    *("acks", "generation", "error_code", "counts", "partition", "records", "record_bytes", "codec", "newest_ms", "base_offset", "high_watermark"),
+    "partition_error",
+)
 
-def read(body: bytes, key: int, version: int, *, answer: bool = False, stored: int | None = None) -> Contents:
+
+def columns(contents: Contents) -> SimpleNamespace:
+    """The columns as lists, with the strings that they name."""
+    lists = {name: [*getattr(contents, name)] for name in NUMBERS}
+    lists |= {name: [None if index < 0 else contents.texts[index] for index in getattr(contents, name)] for name in STRINGS}
+    return SimpleNamespace(**lists)
+
+
+def read(body: bytes, key: int, version: int, *, answer: bool = False, stored: int | None = None) -> SimpleNamespace:
     """The contents of one message between others' bytes."""
     contents = Contents()
     end = 3 + len(body) if stored is None else 3 + stored
     data = b"\xff\xff\xff" + (body if stored is None else body[:stored]) + b"\xff" * 70
-    contents.add(data, [3], [end], [len(body)], [key << 16 | version], [answer])
-    return contents
+    contents.add(data, struct.pack("<5i", 3, end, len(body), key << 16 | version, answer))
+    return columns(contents)
 
 
 def topic_text(entity: Any) -> tuple[str | None, str | None]:
@@ -91,9 +105,11 @@ def test_a_fetch_answer_has_records_and_offsets(version: int) -> None:
 def test_a_metadata_answer_tells_each_id_once() -> None:
     for version in VERSIONS[METADATA]:
         entity = sample(schema(METADATA, version, True), random.Random(version), least=1)
-        contents = Contents()
+        both = Contents()
         body = answer_body(entity)
-        contents.add(body * 2, [0, len(body)], [len(body), 2 * len(body)], [len(body)] * 2, [METADATA << 16 | version] * 2, [True] * 2)
+        for at in (0, len(body)):
+            both.add(body * 2, struct.pack("<5i", at, at + len(body), len(body), METADATA << 16 | version, 1))
+        contents = columns(both)
         known = {text_of(topic.topic_id): topic.name for topic in entity.topics} if version >= 10 else {}
         assert dict(zip(contents.topic_id, contents.topic, strict=True)) == known
         assert (len(contents.topic), contents.counts[1]) == (len(known), 0)
