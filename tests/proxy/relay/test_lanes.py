@@ -19,6 +19,7 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
 from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.tls_session import HAS_SESSIONS
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
@@ -30,6 +31,7 @@ if HAS_FAST_PATH:
     from framegate.proxy.network.fast_path import FastPath, Lane, Side
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
+over_tls = pytest.mark.skipif(not HAS_SESSIONS, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
 
 
 class Peer(ssl.SSLSocket):
@@ -92,7 +94,7 @@ def raw_write(sock: Any, data: bytes) -> None:
     assert socket.socket.send(sock, data) == len(data)
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=["plain", pytest.param("tls", marks=over_tls)])
 def make(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., World]]:
     with builder(World if request.param == "plain" else functools.partial(SecureWorld, tls_world)) as build:
         yield build
@@ -104,7 +106,7 @@ def make_plain() -> Iterator[Callable[..., World]]:
         yield build
 
 
-@pytest.fixture
+@pytest.fixture(params=[pytest.param("tls", marks=over_tls)])
 def make_secure(tls_world: TlsWorld) -> Iterator[Callable[..., SecureWorld]]:
     with builder(functools.partial(SecureWorld, tls_world)) as build:
         yield build
