@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import itertools
 import random
 import select
 import socket
@@ -658,14 +659,48 @@ def test_a_close_notify_behind_frames_is_the_end_after_them(make_secure):
     assert sender.end()["frames"] == {"request": 4, "response": 4}
 
 
-def test_a_key_update_is_answered_and_frames_go_on(make_secure):
-    """Python has no call for it, so the pointer is taken from the object as the session takes it."""
-    sender = Sender(make_secure("framed"))
+def key_update(sender: Sender, *, asks: bool) -> None:
+    """Have a key update leave before the next record. Python has no call for it, so the pointer is taken from the object as the session takes it."""
     inner = sender.tls._sslobj
     pointer = ctypes.c_void_p.from_address(id(inner) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
-    library = ctypes.CDLL(ssl._ssl.__file__)
+    assert ctypes.CDLL(ssl._ssl.__file__).SSL_key_update(pointer, int(asks)) == 1
+
+
+def test_a_flood_of_key_updates_is_read_in_small_portions_and_others_are_not(make_secure):
+    """They take a hundred times as long as plaintext."""
+    sender = Sender(make_secure("framed"))
+    world, channel = sender.world, sender.pair.client.channel
+
+    def portions(data: bytes) -> list[int]:
+        """What is read of it in a poll each."""
+        world.selector.settle()
+        sender.sock.sendall(data)
+        begin, read = channel.transport.wire_received, [0]
+        while read[-1] < len(data):
+            world.poll(1)
+            world.selector.settle()
+            read.append(channel.transport.wire_received - begin)
+        return [later - before for before, later in itertools.pairwise(read)]
+
+    read = portions(b"".join(sender.record(frame(bytes(4))) for _ in range(5000)))
+    assert (read[:2], 16_384 < max(read) <= 65_536) == ([4096, 16_384], True)
+    assert world.read(sender.upstream, 40_000) == frame(bytes(4)) * 5000
+    updates = b""
+    for _ in range(4000):
+        key_update(sender, asks=False)
+        sender.tls.do_handshake()
+        updates += sender.outgoing.read()
+    read = portions(updates)
+    assert 16_384 < read[0] <= 65_536
+    assert max(read[1:]) == 4096
+    sender.passes(sender.record(frame(b"frame")))
+    assert sender.end()["frames"]["request"] == 5004
+
+
+def test_a_key_update_is_answered_and_frames_go_on(make_secure):
+    sender = Sender(make_secure("framed"))
     for number in range(3):
-        assert library.SSL_key_update(pointer, 1) == 1  # and the other side is asked to do the same
+        key_update(sender, asks=True)
         sender.passes(sender.record(frame(b"frame")))
         sender.upstream.sendall(frame(b"answer"))
         assert sender.read(10) == frame(b"answer"), number
