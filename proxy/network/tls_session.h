@@ -188,8 +188,8 @@ static size_t session_decrypt(TlsSession *self, unsigned char *plain, size_t siz
     return total;
 }
 
-/* Adapt what a lane reads at once, after a read of ``received`` bytes with ``whole`` bytes of records, which held ``length`` bytes. OpenSSL needs 20 ms
- * for 64 KiB of key updates, and others wait meanwhile. */
+/* Adapt what a lane reads at once, after a read of ``received`` bytes with ``whole`` bytes of records, which held ``length`` bytes of plaintext.
+ * OpenSSL needs 20 ms for 64 KiB of key updates, and others wait meanwhile. */
 static void session_adapt(TlsSession *self, size_t received, size_t whole, size_t length) {
     if (length < whole / 8) self->portion = LEAST_READ;
     else if (received == (size_t)self->portion && self->portion < MOST_READ) self->portion *= 4;
