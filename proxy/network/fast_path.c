@@ -23,7 +23,6 @@
 
 enum {
     READ_SIZE = 256 * 1024,  /* of one recv, as MAX_READ */
-    TLS_READ_SIZE = 64 * 1024,  /* likewise over TLS: small records take a millisecond to decrypt */
     EVENTS = 256,            /* of one wait, as MAX_EVENTS */
     BUCKETS = 12,            /* of frame sizes, as SIZE_BUCKETS */
     CLOCK_EACH = 4,          /* lanes between two readings of the clock */
@@ -297,7 +296,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     ssize_t received, length, end = 0, taken = 0;
     int code = 0;
     PyObject *rest = NULL;       /* ciphertext that the socket of the peer did not take */
-    if (tls) received = session_fill(tls, TLS_READ_SIZE);
+    if (tls) received = session_fill(tls, tls->portion);
     else received = recv(lane->fd, self->buffer, READ_SIZE, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     if (received < 0) {  /* a socket reports an error only once */
@@ -306,7 +305,9 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
         return hand(handed, lane->fd, self->buffer, 0, -1, 0, code, Py_None) < 0 ? -1 : 1;
     }
     if (received == 0) return 2;
+    size_t whole = input_length;
     length = tls ? (ssize_t)session_decrypt(tls, self->buffer, READ_SIZE) : received;
+    if (tls) session_adapt(tls, received, whole, length);
     if (tls && session_keep(tls) < 0) return -1;
     bool unusual = tls && tls->flags;
     lane->wire_received += received;

@@ -46,6 +46,7 @@ enum {
     SMALL_READ = 448,        /* as in tls.py */
     AHEAD = 262144,          /* plaintext that is encrypted before the socket has taken it, as in tls.py */
     WIRE_SIZE = READ_SIZE + 2 * LONGEST,
+    LEAST_READ = 4096, MOST_READ = 65536,  /* ciphertext that a lane reads at once */
 };
 
 /* What a session holds, or what happened to it; ``tls.py`` reads these bits. */
@@ -57,6 +58,7 @@ typedef struct {
     SSL *ssl;
     int fd;
     unsigned flags;
+    int portion;             /* what a lane reads next */
     unsigned char *held;     /* ciphertext that OpenSSL does not have */
     size_t held_length;
     PyObject *written;       /* bytes that OpenSSL wrote by itself; NULL: none */
@@ -184,6 +186,13 @@ static size_t session_decrypt(TlsSession *self, unsigned char *plain, size_t siz
     }
     self->flags = more && total == size ? self->flags | BUFFERED : self->flags & ~BUFFERED;
     return total;
+}
+
+/* Adapt what a lane reads at once, after a read of ``received`` bytes with ``whole`` bytes of records, which held ``length`` bytes of plaintext.
+ * OpenSSL needs 20 ms for 64 KiB of key updates, and others wait meanwhile. */
+static void session_adapt(TlsSession *self, size_t received, size_t whole, size_t length) {
+    if (length < whole / 8) self->portion = LEAST_READ;
+    else if (received == (size_t)self->portion && self->portion < MOST_READ) self->portion *= 4;
 }
 
 /* Take what OpenSSL wrote by itself: an answer to a key update, or an alert. */
@@ -373,6 +382,7 @@ static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
         Py_XSETREF(self->object, Py_NewRef(object));
         self->ssl = inner->ssl;
         self->fd = fd;
+        self->portion = LEAST_READ;
         BIO_up_ref(bio);
         SSL_set0_rbio(self->ssl, bio);
         BIO_up_ref(bio);

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import itertools
 import random
 import select
 import socket
@@ -19,6 +20,7 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
 from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.tls_session import HAS_SESSIONS
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
@@ -30,6 +32,7 @@ if HAS_FAST_PATH:
     from framegate.proxy.network.fast_path import FastPath, Lane, Side
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
+over_tls = pytest.mark.skipif(not HAS_SESSIONS, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
 
 
 class Peer(ssl.SSLSocket):
@@ -92,7 +95,7 @@ def raw_write(sock: Any, data: bytes) -> None:
     assert socket.socket.send(sock, data) == len(data)
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=["plain", pytest.param("tls", marks=over_tls)])
 def make(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., World]]:
     with builder(World if request.param == "plain" else functools.partial(SecureWorld, tls_world)) as build:
         yield build
@@ -104,7 +107,7 @@ def make_plain() -> Iterator[Callable[..., World]]:
         yield build
 
 
-@pytest.fixture
+@pytest.fixture(params=[pytest.param("tls", marks=over_tls)])
 def make_secure(tls_world: TlsWorld) -> Iterator[Callable[..., SecureWorld]]:
     with builder(functools.partial(SecureWorld, tls_world)) as build:
         yield build
@@ -656,14 +659,48 @@ def test_a_close_notify_behind_frames_is_the_end_after_them(make_secure):
     assert sender.end()["frames"] == {"request": 4, "response": 4}
 
 
-def test_a_key_update_is_answered_and_frames_go_on(make_secure):
-    """Python has no call for it, so the pointer is taken from the object as the session takes it."""
-    sender = Sender(make_secure("framed"))
+def key_update(sender: Sender, *, asks: bool) -> None:
+    """Have a key update leave before the next record. Python has no call for it, so the pointer is taken from the object as the session takes it."""
     inner = sender.tls._sslobj
     pointer = ctypes.c_void_p.from_address(id(inner) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
-    library = ctypes.CDLL(ssl._ssl.__file__)
+    assert ctypes.CDLL(ssl._ssl.__file__).SSL_key_update(pointer, int(asks)) == 1
+
+
+def test_a_flood_of_key_updates_is_read_in_small_portions_and_others_are_not(make_secure):
+    """They take a hundred times as long as plaintext."""
+    sender = Sender(make_secure("framed"))
+    world, channel = sender.world, sender.pair.client.channel
+
+    def portions(data: bytes) -> list[int]:
+        """What is read of it in a poll each."""
+        world.selector.settle()
+        sender.sock.sendall(data)
+        begin, read = channel.transport.wire_received, [0]
+        while read[-1] < len(data):
+            world.poll(1)
+            world.selector.settle()
+            read.append(channel.transport.wire_received - begin)
+        return [later - before for before, later in itertools.pairwise(read)]
+
+    read = portions(b"".join(sender.record(frame(bytes(4))) for _ in range(5000)))
+    assert (read[:2], 16_384 < max(read) <= 65_536) == ([4096, 16_384], True)
+    assert world.read(sender.upstream, 40_000) == frame(bytes(4)) * 5000
+    updates = b""
+    for _ in range(4000):
+        key_update(sender, asks=False)
+        sender.tls.do_handshake()
+        updates += sender.outgoing.read()
+    read = portions(updates)
+    assert 16_384 < read[0] <= 65_536
+    assert max(read[1:]) == 4096
+    sender.passes(sender.record(frame(b"frame")))
+    assert sender.end()["frames"]["request"] == 5004
+
+
+def test_a_key_update_is_answered_and_frames_go_on(make_secure):
+    sender = Sender(make_secure("framed"))
     for number in range(3):
-        assert library.SSL_key_update(pointer, 1) == 1  # and the other side is asked to do the same
+        key_update(sender, asks=True)
         sender.passes(sender.record(frame(b"frame")))
         sender.upstream.sendall(frame(b"answer"))
         assert sender.read(10) == frame(b"answer"), number
