@@ -111,6 +111,7 @@ class Framegate:
         path.write_text(json.dumps(self.config, indent=1))
         self.rows: list[Row] = []  # everything it printed so far; who leaves the block asserts that each is as the log's schema says
         self._clients: list[socket.socket] = []
+        self._connected: dict[str, int] = {}  # how many rows there were when a client connected, by its address
         self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
@@ -149,12 +150,12 @@ class Framegate:
         assert self.process.stderr is not None
         self.errors = self.process.stderr.read()
 
-    def wait_row(self, matches: Callable[[Row], bool], timeout: float = 10.0) -> Row:
-        """The first row that matches, or the failure with everything that was printed."""
+    def wait_row(self, matches: Callable[[Row], bool], timeout: float = 10.0, *, since: int = 0) -> Row:
+        """The first row that matches, or the failure with everything that was printed. ``since``: rows that are not looked at."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while True:
-                for row in self.rows:
+                for row in self.rows[since:]:
                     if matches(row):
                         return row
                 left = deadline - time.monotonic()
@@ -170,7 +171,7 @@ class Framegate:
     def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:
         """The row of a client's connection once it is closed."""
         peer = client if isinstance(client, str) else peer_name(client)
-        return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout)
+        return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout, since=self._connected.get(peer, 0))
 
     def ended_row(self, client: socket.socket) -> Row:
         """The same of a client that has read its end: it ends its own side, for which the connection would wait a second."""
@@ -228,6 +229,7 @@ class Framegate:
         """A client's socket, after the handshake when ``tls`` is given; it is closed at the end of the block at the latest."""
         sock = socket.create_connection(self.address(listener), timeout=timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connected[peer_name(sock)] = len(self.rows)  # an earlier client may have had the same port
         self._clients.append(sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost"))
         return self._clients[-1]
 
