@@ -4,6 +4,7 @@ About a minute each: a broker and two clients start in pods, and names are looke
 """
 
 import json
+import os
 import time
 import urllib.request
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from framegate.proxy.tap.completeness import verify
+from tests.cluster import components
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
@@ -44,6 +46,8 @@ def resized(scene: Scene, number: int) -> dict[str, Any]:
 
 
 def test_the_pool_and_the_processors_follow_a_pod_that_is_resized_in_place(room: Room) -> None:
+    if os.environ.get(components.VERSION, components.NEWEST) in ("1.29", "1.33"):
+        pytest.skip("this version does not decrease a pod's memory in place")
     scene = Scene(room)
     load = Load(scene)
     broker, before = scene.application(), scene.sidecar()
