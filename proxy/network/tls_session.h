@@ -49,7 +49,7 @@ enum {
     LEAST_READ = 4096, MOST_READ = 65536,  /* ciphertext that a lane reads at once */
 };
 
-/* What a session holds, or what happened to it; ``tls.py`` reads these bits. */
+/* What a session holds, or what happened to it; ``tls_session.py`` reads these bits. */
 enum { BUFFERED = 1, NOTIFIED = 2, FIN = 4, FAILED = 8, WRITTEN = 16 };
 
 typedef struct {

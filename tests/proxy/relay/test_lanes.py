@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import errno
 import functools
 import itertools
 import random
@@ -19,17 +18,16 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
-from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.tls_session import HAS_SESSIONS
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
 from tests.fakes.tls import TlsWorld
-from tests.fakes.world import World, _is_shaken, frame, reset
+from tests.fakes.world import World, _is_shaken, frame
 from tests.proxy.relay.conftest import builder, finish, passes
 
 if HAS_FAST_PATH:
-    from framegate.proxy.network.fast_path import FastPath, Lane, Side
+    pass
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
 over_tls = pytest.mark.skipif(not HAS_SESSIONS, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
@@ -88,11 +86,6 @@ class SecureWorld(World):
         for sock in (client, upstream):
             sock.settimeout(2)
         return client, upstream, pair
-
-
-def raw_write(sock: Any, data: bytes) -> None:
-    """Write to the connection below the TLS of a peer."""
-    assert socket.socket.send(sock, data) == len(data)
 
 
 @pytest.fixture(params=["plain", pytest.param("tls", marks=over_tls)])
@@ -413,119 +406,6 @@ def test_random_pieces_both_ways_arrive_as_they_were_sent(make):
     row = world.row
     assert row["frames"] == {"request": 300, "response": 300}
     assert row["bytes"] == {"request": len(streams[0]), "response": len(streams[1])}
-
-
-class Wires:
-    """A fast path with a lane each way between two connections: ``near`` and ``far`` are the peers' ends."""
-
-    def __init__(self) -> None:
-        self.epoll = select.epoll()
-        self.path = FastPath(self.epoll.fileno())
-        self.stats = SideStats()
-        (self.near, ours), (self.far, others) = socket.socketpair(), connected()
-        self.ours = (ours, others)
-        self.lanes = [Lane(sock.fileno(), Side(self.stats), None) for sock in self.ours]
-        for sock, lane in zip(self.ours, self.lanes, strict=True):
-            sock.setblocking(False)
-            self.epoll.register(sock.fileno(), select.EPOLLIN)
-            self.path.add(lane)
-
-    def open(self, number: int = 0) -> None:
-        self.path.open(self.lanes[number], self.lanes[1 - number], 100)
-
-    def run(self, *, opened: bool = True) -> Any:
-        return self.path.run(1, 1 << 62, opened)
-
-    def close(self) -> None:
-        for sock in (self.near, self.far, *self.ours):
-            sock.close()
-        self.epoll.close()
-
-
-def connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        return client, listener.accept()[0]
-
-
-@pytest.fixture
-def wires() -> Iterator[Wires]:
-    made = Wires()
-    yield made
-    made.close()
-
-
-def test_an_error_of_a_socket_is_handed_over_with_its_number(wires):
-    wires.open(1)
-    wires.far.sendall(b"x")
-    wires.path.wait(1000)
-    wires.ours[1].recv(1)
-    reset(wires.far)
-    wires.far.close()
-    assert wires.run() == ([], [(wires.ours[1].fileno(), b"", -1, 0, errno.ECONNRESET, None)], None)
-
-
-def test_an_error_of_a_write_is_handed_over_with_the_frames(wires):
-    wires.open()
-    wires.epoll.unregister(wires.ours[1].fileno())
-    reset(wires.far)
-    wires.far.close()
-    wires.near.sendall(frame(b"a") + frame(b"b") + b"\0")
-    wires.path.wait(1000)
-    fd = wires.ours[0].fileno()
-    assert wires.run() == ([], [(fd, frame(b"a") + frame(b"b"), 0, 2, errno.ECONNRESET, None), (fd, b"\0", -1, 0, 0, None)], None)
-    assert wires.run() == ([], None, None)
-    assert wires.path.take_channels() == [(fd, 2, 10, 0, 0, 11, 0, 1)]
-    assert wires.path.take_sides() == [(wires.stats, 0, 2, 10, 0, 0, 0, [2, *[0] * 11])]
-    assert (wires.path.take_channels(), wires.path.take_sides()) == ([], [])
-
-
-def test_an_event_of_a_closed_lane_and_what_is_after_the_budget_are_left_to_the_caller(wires):
-    fd = wires.ours[0].fileno()
-    for close in (wires.path.close_all, wires.lanes[0].close, wires.lanes[1].close, lambda: wires.path.remove(wires.lanes[0])):
-        wires.open()
-        assert wires.path.served(wires.lanes[0]) == (wires.ours[1].fileno(), 100)
-        wires.open(1)
-        close()
-        wires.near.sendall(frame(b"a"))
-        wires.path.wait(1000)
-        assert (wires.path.served(wires.lanes[0]), wires.run()) == (None, ([(fd, select.EPOLLIN)], None, None))
-        wires.ours[0].recv(100)
-    wires.path.add(wires.lanes[0])
-    wires.open()
-    wires.near.sendall(frame(b"a"))
-    wires.path.wait(1000)
-    assert wires.run(opened=False) == ([(fd, select.EPOLLIN)], None, None)
-    assert wires.path.served(wires.lanes[0]) is None
-
-
-def test_a_lane_that_goes_takes_that_to_it_along(wires):
-    """Also where only the other direction is open: its peer's descriptor may be another connection's by now."""
-    for number in (0, 1):
-        wires.open()
-        wires.path.remove(wires.lanes[number])
-        assert wires.path.served(wires.lanes[0]) is None
-        wires.path.add(wires.lanes[number])
-    wires.open()
-    del wires.lanes[1:]
-    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats), None))
-    assert wires.path.served(wires.lanes[0]) is None
-
-
-def test_wrong_arguments_are_refused(wires):
-    with pytest.raises(ValueError, match="a lane to itself"):
-        wires.path.open(wires.lanes[0], wires.lanes[0], 1)
-    for call in (wires.path.add, wires.path.remove, wires.path.served):
-        with pytest.raises(TypeError, match="a Lane is needed"):
-            call(1)
-    for arguments in ((), (1, 2, 3), (*wires.lanes, "x")):
-        with pytest.raises(TypeError):
-            wires.path.open(*arguments)
-    for arguments in ((), (1, 2), ("x", 2, True)):
-        with pytest.raises(TypeError):
-            wires.path.run(*arguments)
-    with pytest.raises(TypeError):
-        wires.path.wait("x")
 
 
 # Over TLS.
