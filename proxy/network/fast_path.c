@@ -1,7 +1,7 @@
 /* The fast path of a selector, in C: waits for events, and moves whole int32 frames between sockets, if nobody looks into them.
  *
  * Each channel of this kind has a lane. While a lane is open, an event is one recv, a scan of the frame headers, and one send of the whole frames to
- * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_session.h``). Everything else goes to Python: other events; the bytes
+ * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_connection.h``). Everything else goes to Python: other events; the bytes
  * behind the last whole frame; the rest of a send that the socket did not take; errors, and whatever TLS does beside. A lane for which Python does anything is closed, with its peer's; Python opens it again (``RelayLeg.received``).
  *
  * Traffic is counted here until Python takes the counts (``take_channels``, ``take_sides``), which it does before anything looks at them.
@@ -30,7 +30,7 @@ enum {
     STEADY = 64,             /* reads in a row without a hand-over, after which none is skipped any more */
 };
 
-#include "tls_session.h"
+#include "tls_connection.h"
 
 /* A side: clients, or upstreams, of one listener. */
 typedef struct {
@@ -51,7 +51,7 @@ typedef struct Lane {
     long long limit;         /* the largest body; -1: unlimited */
     struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
-    TlsSession *tls;         /* NULL: plaintext */
+    TlsConnection *tls;         /* NULL: plaintext */
     long long bytes_received, frames_received, bytes_sent, frames_sent, wire_received, wire_sent, last_ns;
 } Lane;
 
@@ -110,12 +110,12 @@ static PyTypeObject SideType = {
 static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
     PyObject *side, *tls;
     if (!PyArg_ParseTuple(args, "iO!O", &self->fd, &SideType, &side, &tls)) return -1;
-    if (tls != Py_None && !PyObject_TypeCheck(tls, &TlsSessionType)) {
-        PyErr_SetString(PyExc_TypeError, "a TlsSession or None is needed");
+    if (tls != Py_None && !PyObject_TypeCheck(tls, &TlsConnectionType)) {
+        PyErr_SetString(PyExc_TypeError, "a TlsConnection or None is needed");
         return -1;
     }
     Py_XSETREF(self->side, (Side *)Py_NewRef(side));
-    Py_XSETREF(self->tls, tls == Py_None ? NULL : (TlsSession *)Py_NewRef(tls));
+    Py_XSETREF(self->tls, tls == Py_None ? NULL : (TlsConnection *)Py_NewRef(tls));
     return 0;
 }
 
@@ -292,11 +292,11 @@ static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t le
 /* One event of an open lane. Returns 0, 1: something was handed over, -1: an exception, 2: Python must handle the event. */
 static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
     Lane *peer = lane->peer;
-    TlsSession *tls = lane->tls;
+    TlsConnection *tls = lane->tls;
     ssize_t received, length, end = 0, taken = 0;
     int code = 0;
     PyObject *rest = NULL;       /* ciphertext that the socket of the peer did not take */
-    if (tls) received = session_fill(tls, tls->portion);
+    if (tls) received = tls_fill(tls, tls->portion);
     else received = recv(lane->fd, self->buffer, READ_SIZE, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     if (received < 0) {  /* a socket reports an error only once */
@@ -306,9 +306,9 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     }
     if (received == 0) return 2;
     size_t whole = input_length;
-    length = tls ? (ssize_t)session_decrypt(tls, self->buffer, READ_SIZE) : received;
-    if (tls) session_adapt(tls, received, whole, length);
-    if (tls && session_keep(tls) < 0) return -1;
+    length = tls ? (ssize_t)tls_decrypt(tls, self->buffer, READ_SIZE) : received;
+    if (tls) tls_adapt(tls, received, whole, length);
+    if (tls && tls_keep(tls) < 0) return -1;
     bool unusual = tls && tls->flags;
     lane->wire_received += received;
     if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0) return -1;
@@ -323,10 +323,10 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
                 code = errno == EAGAIN || errno == EINTR ? 0 : errno;
                 sent = taken = 0;
             }
-        } else if (session_begin(), session_encrypt(peer->tls, self->buffer, end)) {
-            sent = session_send(peer->tls, &code);
+        } else if (tls_begin(), tls_encrypt(peer->tls, self->buffer, end)) {
+            sent = tls_send(peer->tls, &code);
             taken = code ? 0 : end;
-            if (!(rest = session_rest(sent))) return -1;
+            if (!(rest = tls_rest(sent))) return -1;
         } else {
             code = EPROTO;
             sent = output_length = 0;
@@ -486,7 +486,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "fast_path", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_fast_path(void) {
-    PyTypeObject *types[] = {&SideType, &TlsSessionType, &LaneType, &FastPathType};
+    PyTypeObject *types[] = {&SideType, &TlsConnectionType, &LaneType, &FastPathType};
     PyObject *made = PyModule_Create(&module);
     for (size_t i = 0; made && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(made, types[i]) < 0) Py_CLEAR(made);

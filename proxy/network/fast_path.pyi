@@ -8,12 +8,12 @@ class Side:
     def __init__(self, stats: SideStats, /) -> None: ...
 
 def load_openssl(file: str, /) -> bool:
-    """Look OpenSSL's functions up. ``file``: of the module ``_ssl``. False: not found, so that there are no sessions."""
+    """Look OpenSSL's functions up. ``file``: of the module ``_ssl``. False: not found, so that Python handles TLS."""
 
-class TlsSession:
+class TlsConnection:
     """A TLS connection whose records OpenSSL reads and writes in C, from and to its socket, behind the handshake."""
 
-    flags: int  # what it holds, or what happened to it: bits of ``tls_session``
+    flags: int  # what it holds, or what happened to it: bits of ``tls_connection``
     held: bytes  # ciphertext that OpenSSL does not have
     failure: str  # OpenSSL's reason for the bit FAILED
 
@@ -39,7 +39,7 @@ class TlsSession:
 class Lane:
     """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext."""
 
-    def __init__(self, fd: int, side: Side, tls: TlsSession | None, /) -> None: ...
+    def __init__(self, fd: int, side: Side, tls: TlsConnection | None, /) -> None: ...
     def close(self) -> None:
         """Close it, and the lane of its peer. No effect on a closed one."""
 

@@ -50,13 +50,13 @@ def may_open(channel: "Channel", peer: "Channel") -> bool:
 
 
 def _new_lane(loop: "Selector", channel: "Channel") -> "Lane | None":
-    session = channel.transport.session
-    if session is None and not channel.transport.is_plain:
+    tls = channel.transport.native
+    if tls is None and not channel.transport.is_plain:
         return None  # not yet, or never
     stats = channel.options.stats
     side = stats.side
     if side is None:
         side = stats.side = Side(stats)
-    lane = channel.lane = Lane(int(channel.fd), side, session)
+    lane = channel.lane = Lane(int(channel.fd), side, tls)
     loop.add_lane(channel, lane)
     return lane

@@ -12,8 +12,8 @@ Theory of operation
   with its first read, and may be writing by then.
 - *Ends.* close-notify ends one direction, as FIN does; the other continues. FIN without close-notify is an end, too, but ``clean_end`` is False then.
   ``shutdown`` sends close-notify, but also reads: it is called only if no input waits.
-- *A session in C* (``tls_session.h``) takes over behind the handshake, if the fast path was compiled: it reads, decrypts, encrypts and writes in one
-  call, and the fast path uses it without Python (``tls_session``).
+- *The connection in C* (``tls_connection.h``) takes over behind the handshake, if the fast path was compiled: it reads, decrypts, encrypts and writes
+  in one call, and the fast path uses it without Python (``tls_connection``).
 - A server makes its SSL object with the first record, so a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. If the host or
   the protocols in the ClientHello matter, it makes the object when that message is complete (``tls_hello``).
 - The context refuses renegotiation (``tls_context``).
@@ -34,10 +34,10 @@ from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.run import Buffer
 from framegate.proxy.network.socket_buffers import queued
 from framegate.proxy.network.state import transition
+from framegate.proxy.network.tls_connection import BUFFERED, FIN, ConnectionWire
 from framegate.proxy.network.tls_failure import describe
 from framegate.proxy.network.tls_hello import HelloReader
 from framegate.proxy.network.tls_record import least_overhead, most_plaintext
-from framegate.proxy.network.tls_session import BUFFERED, FIN, SessionWire
 from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, TRANSITIONS, UNPROVEN, TlsEvent, TlsState
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, ENDED, PLAIN_RECORD, WANT_READ, WANT_WRITE, Identity
@@ -56,7 +56,7 @@ MOST_NAMED: Final = 10  # protocols of a client that an error message names
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
-class TlsTransport(SessionWire):
+class TlsTransport(ConnectionWire):
     """One TLS connection over a non-blocking socket, as client or server."""
 
     def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
@@ -245,7 +245,7 @@ class TlsTransport(SessionWire):
         self._raise_failure()
         if self._at_end():
             return b""
-        return self._read_through_bios(size) if self.session is None else self._read_session(self.session, size)
+        return self._read_through_bios(size) if self.native is None else self._read_native(self.native, size)
 
     def _read_through_bios(self, size: i64) -> bytes | None:
         tls = self._object
@@ -270,8 +270,8 @@ class TlsTransport(SessionWire):
             return b"" if self._at_end() else None
         if self._state is UNPROVEN:
             self._advance(TlsEvent.PROVED)
-        if self._may_have_session and self._state is READY:
-            self._begin_session(tls)
+        if self._may_be_native and self._state is READY:
+            self._begin_native(tls)
         return plain
 
     def read_ahead(self, size: i64) -> bytes:
@@ -321,16 +321,16 @@ class TlsTransport(SessionWire):
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
             return len(self._ahead) != 0
-        if self.session is not None and self.session.flags & ~FIN != 0:
+        if self.native is not None and self.native.flags & ~FIN != 0:
             return True
         return self._failure is not None or self._notified or self._whole or self._rest or len(self._ahead) != 0
 
     def obtainable(self, wanted: i64) -> i64:
-        tls, session = self._object, self.session
-        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and (session is not None or self._rest) else 0)
-        if there >= wanted or self._failure is not None or self._at_end() or (session is not None and session.flags & ~BUFFERED != 0):
+        tls, native = self._object, self.native
+        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and (native is not None or self._rest) else 0)
+        if there >= wanted or self._failure is not None or self._at_end() or (native is not None and native.flags & ~BUFFERED != 0):
             return max(there, wanted)
-        held = records = self._held if session is None else session.held
+        held = records = self._held if native is None else native.held
         waiting = queued(self._sock)
         if waiting > MAX_PEEK:
             return wanted
@@ -355,8 +355,8 @@ class TlsTransport(SessionWire):
     def write(self, data: Buffer) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
-        if self.session is not None:
-            return self._write_session(self.session, [data])
+        if self.native is not None:
+            return self._write_native(self.native, [data])
         length: i64 = len(data)
         if length > SLICE:
             return self.write_gather([data])
@@ -366,8 +366,8 @@ class TlsTransport(SessionWire):
     def write_gather(self, pieces: list[Buffer]) -> i64:
         if self.booked != 0 and not self.flush():
             return 0
-        if self.session is not None:
-            return self._write_session(self.session, pieces)
+        if self.native is not None:
+            return self._write_native(self.native, pieces)
         total: i64 = 0
         for piece in pieces:
             total += len(piece)
@@ -413,15 +413,15 @@ class TlsTransport(SessionWire):
         assert tls is not None, "an end needs a finished handshake"
         if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
-        if self.session is not None and self.session.flags & BUFFERED != 0:
+        if self.native is not None and self.native.flags & BUFFERED != 0:
             return False
         return self._send_written(self._notify(tls))
 
     def _notify(self, tls: Any) -> bytes:
         """Return our close-notify."""
         self._notify_sent = True
-        if self.session is not None:
-            return self._end_session(self.session)
+        if self.native is not None:
+            return self._end_native(self.native)
         bios = self._bios
         bios.lend()
         try:
@@ -449,7 +449,7 @@ class TlsTransport(SessionWire):
                 self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
             self._drop_input()
-        self.session = None  # it knows only the number of the descriptor, which will be another connection's
+        self.native = None  # it knows only the number of the descriptor, which will be another connection's
         self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0

@@ -16,7 +16,7 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.network.run import Buffer
 
 if TYPE_CHECKING:
-    from framegate.proxy.network.fast_path import TlsSession
+    from framegate.proxy.network.fast_path import TlsConnection
 
 MIN_READ: Final = 448  # with the header of a ``bytes`` this is a small block of the interpreter's allocator, ten times cheaper than malloc
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plaintext) and 0.96 (TLS) of what they cost with 131072, in one run beside HAProxy
@@ -85,7 +85,7 @@ class Transport(abc.ABC):
         self.wire_sent: i64 = 0
         self.pending_write: i64 = 0  # bytes taken by ``write`` that the socket has not taken
         self.booked: i64 = 0  # the memory that they keep, booked at the memory pool
-        self.session: TlsSession | None = None  # of TLS, if C has it; only a transport of bytes that need no more handshake has one
+        self.native: TlsConnection | None = None  # of TLS, if C has it; only a transport of bytes that need no more handshake has one
         self.clean_end: bool = True  # False if a TLS peer ended its stream with FIN but without close-notify
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class Transport(abc.ABC):
     def obtainable(self, wanted: i64) -> i64:
         """Return how many bytes can be read now, at least ``wanted`` if there are so many; too many if TLS records are padded. May raise."""
 
-    def keep_rest(self, rest: bytes) -> None:  # noqa: B027 - only for a transport with a session
+    def keep_rest(self, rest: bytes) -> None:  # noqa: B027 - only for a transport of TLS that C has
         """Keep ciphertext that the fast path could not write, to send it before anything else."""
 
     def least(self, wanted: i64) -> i64:

@@ -1,21 +1,38 @@
 """framegate.proxy.network.fast_path: what C hands over and counts, without a selector. Lanes of pairs are in tests/proxy/relay/test_lanes.py."""
 
 import errno
+import re
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from framegate.proxy.network import tls, tls_connection, tls_record
+from framegate.proxy.network.framing import SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
+from framegate.proxy.network.selector import MAX_EVENTS
 from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.transport import MAX_READ
 from tests.fakes.world import frame, reset
 
 if HAS_FAST_PATH:
     from framegate.proxy.network.fast_path import FastPath, Lane, Side
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
+
+
+SOURCES = Path(__file__).resolve().parents[3] / "proxy" / "network"
+ALSO_IN_C = {
+    "fast_path.c": {"READ_SIZE": MAX_READ, "EVENTS": MAX_EVENTS, "BUCKETS": SIZE_BUCKETS},
+    "tls_connection.h": {
+        "SMALL_READ": tls.SMALL_READ, "AHEAD": tls.AHEAD, "LONGEST": tls_record.LONGEST,
+        "BUFFERED": tls_connection.BUFFERED, "NOTIFIED": tls_connection.NOTIFIED, "FIN": tls_connection.FIN,
+        "FAILED": tls_connection.FAILED, "WRITTEN": tls_connection.WRITTEN,
+    },
+}  # fmt: skip
 
 
 class Wires:
@@ -129,3 +146,12 @@ def test_wrong_arguments_are_refused(wires):
             wires.path.run(*arguments)
     with pytest.raises(TypeError):
         wires.path.wait("x")
+
+
+@pytest.mark.parametrize("file", ALSO_IN_C)
+def test_constants_are_the_same_in_c_and_python(file: str) -> None:
+    source = (SOURCES / file).read_text()
+    found = {name: re.findall(rf"\b{name} = (\d+)(?: \* (\d+))?\b", source) for name in ALSO_IN_C[file]}
+    assert {name: [int(number) * int(factor or 1) for number, factor in values] for name, values in found.items()} == {
+        name: [value] for name, value in ALSO_IN_C[file].items()
+    }

@@ -18,7 +18,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
-from framegate.proxy.network.tls_session import HAS_SESSIONS
+from framegate.proxy.network.tls_connection import IS_NATIVE
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
@@ -30,7 +30,7 @@ if HAS_FAST_PATH:
     pass
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
-over_tls = pytest.mark.skipif(not HAS_SESSIONS, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
+over_tls = pytest.mark.skipif(not IS_NATIVE, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
 
 
 class Peer(ssl.SSLSocket):
@@ -137,7 +137,7 @@ def test_a_lane_opens_with_the_second_run_and_over_tls_with_the_second_answer(ma
     passes(world, client, upstream, frame(b"ask"))
     passes(world, upstream, client, frame(b"answer"))
     assert not served(world, pair.client)
-    assert pair.upstream.channel.transport.session is not None
+    assert pair.upstream.channel.transport.native is not None
     passes(world, upstream, client, frame(b"answer"))
     assert served(world, pair.client)
     assert served(world, pair.upstream)
@@ -488,7 +488,7 @@ def test_a_record_in_pieces_is_held_and_the_lane_stays_open(make_secure, version
     for cut in range(1, length):
         record, following = sender.record(frame(b"frame")), sender.record(frame(b"frame"))
         sender.sock.sendall(record[:cut])
-        world.until(lambda held=record[:cut]: pair.client.channel.transport.session.held == held)
+        world.until(lambda held=record[:cut]: pair.client.channel.transport.native.held == held)
         sender.passes(record[cut:] + following[:cut])
         assert served(world, pair.client), cut
         sender.passes(following[cut:])
@@ -540,7 +540,7 @@ def test_a_close_notify_behind_frames_is_the_end_after_them(make_secure):
 
 
 def key_update(sender: Sender, *, asks: bool) -> None:
-    """Have a key update leave before the next record. Python has no call for it, so the pointer is taken from the object as the session takes it."""
+    """Have a key update leave before the next record. Python has no call for it, so the pointer is taken from the object as C takes it."""
     inner = sender.tls._sslobj
     pointer = ctypes.c_void_p.from_address(id(inner) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
     assert ctypes.CDLL(ssl._ssl.__file__).SSL_key_update(pointer, int(asks)) == 1

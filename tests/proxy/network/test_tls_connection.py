@@ -1,4 +1,4 @@
-"""framegate.proxy.network.tls_session: a transport over a real socket, when C has its connection. What is the same without C is in test_tls."""
+"""framegate.proxy.network.tls_connection: a transport over a real socket, when C has its connection. What is the same without C is in test_tls."""
 
 import contextlib
 import ctypes
@@ -11,23 +11,22 @@ import pytest
 
 from framegate.proxy.errors import TlsError, TransportError
 from framegate.proxy.network.memory_pool import MemoryPool
-from framegate.proxy.network.tls import TlsTransport
-from framegate.proxy.network.tls_session import BUFFERED, HAS_SESSIONS, WRITTEN
+from framegate.proxy.network.tls import AHEAD, TlsTransport
+from framegate.proxy.network.tls_connection import BUFFERED, IS_NATIVE, WRITTEN
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.tls import TlsWorld
 
-if HAS_SESSIONS:
-    from framegate.proxy.network.fast_path import Lane, Side, TlsSession
+if IS_NATIVE:
+    from framegate.proxy.network.fast_path import Lane, Side, TlsConnection
 
-pytestmark = pytest.mark.skipif(not HAS_SESSIONS, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
-AHEAD = 262144
+pytestmark = pytest.mark.skipif(not IS_NATIVE, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
 
 
 class Both:
-    """A server's and a client's transport over a pair of sockets, with their sessions."""
+    """A server's and a client's transport over a pair of sockets, that C has."""
 
     def __init__(self, world: TlsWorld, version: str) -> None:
         self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
@@ -41,11 +40,11 @@ class Both:
         )
         while (self.server.handshake(), self.client.handshake()) != (DONE, DONE):
             pass
-        assert (self.server.session, self.client.session) == (None, None)
+        assert (self.server.native, self.client.native) == (None, None)
         for one, other in ((self.client, self.server), (self.server, self.client)):
             one.write(b"x")
             assert other.read(100) == b"x"
-        assert None not in (self.server.session, self.client.session)
+        assert None not in (self.server.native, self.client.native)
 
     def close(self) -> None:
         for transport in (self.server, self.client):
@@ -94,39 +93,39 @@ def test_reads_of_any_size_give_every_byte_once(both: Both, size: int) -> None:
 def test_a_rest_of_a_record_is_announced_and_read_without_the_socket(both: Both) -> None:
     both.client.write(b"0123456789")
     assert both.server.read(4) == b"0123"
-    session = both.server.session
-    assert session is not None
+    native = both.server.native
+    assert native is not None
     assert both.server.has_buffered()
-    assert session.flags == BUFFERED
+    assert native.flags == BUFFERED
     assert (both.server.obtainable(6), both.server.obtainable(3)) == (6, 6)
     assert not both.server.shut_write(), "an end would read what waits"
     assert both.server.read(100) == b"456789"
     assert (both.server.has_buffered(), both.server.read(100)) == (False, None)
 
 
-def test_what_is_obtainable_counts_what_the_session_holds_and_what_the_socket_has(both: Both) -> None:
+def test_what_is_obtainable_counts_what_c_holds_and_what_the_socket_has(both: Both) -> None:
     both.client.write(b"a" * 1000)
     both.client.write(b"b" * 1000)
-    session = both.server.session
-    assert session is not None
+    native = both.server.native
+    assert native is not None
     assert both.server.read(1500) == b"a" * 1000, "one read of the socket: a record and a part of the next"
-    assert 0 < len(session.held) < 1000
+    assert 0 < len(native.held) < 1000
     assert both.server.obtainable(1000) == 1000
     assert both.server.read(2000) == b"b" * 1000
-    assert session.held == b""
+    assert native.held == b""
 
 
 def test_an_end_or_a_failure_that_nobody_took_is_obtainable(tls_world: TlsWorld) -> None:
     """The fast path has read it, and memory is short by now: a reader that waited for more bytes would wait for ever."""
     for wire in (b"", b"\x17\x03\x03\x00\x20" + bytes(32)):
         both = Both(tls_world, "1.3")
-        session = both.server.session
-        assert session is not None
+        native = both.server.native
+        assert native is not None
         if wire:
             both.socks[1].send(wire)
         else:
             both.client.shut_write()
-        assert session.read(100)[0] == b""
+        assert native.read(100)[0] == b""
         assert (both.server.obtainable(1000), both.server.has_buffered()) == (1000, True)
         with pytest.raises(TlsError, match="bad_record_mac") if wire else contextlib.nullcontext():
             assert both.server.read(100) == b""
@@ -220,16 +219,16 @@ def test_what_other_calls_of_openssl_left_is_not_taken_for_this_connections(tls_
 def test_a_warning_of_openssl_that_nobody_took_leaves_before_the_next_record(tls_world: TlsWorld, end: Callable[[TlsTransport], object]) -> None:
     """The fast path has read a request to renegotiate, and Python writes before it handles the event. Both records are numbered."""
     both = Both(tls_world, "1.2")
-    session = both.server.session
-    assert session is not None
+    native = both.server.native
+    assert native is not None
     openssl, pointer = openssl_of(both.client)
     openssl.SSL_clear_options(pointer, ctypes.c_uint64(ssl.OP_NO_RENEGOTIATION))
     assert openssl.SSL_renegotiate(pointer) == 1
-    taken, _, hello, _ = both.client.session.write([b"x"])
+    taken, _, hello, _ = both.client.native.write([b"x"])
     assert (taken, both.socks[1].send(hello)) == (-1, len(hello))
-    assert session.read(100)[::2] == (b"", WRITTEN)
+    assert native.read(100)[::2] == (b"", WRITTEN)
     end(both.server)
-    assert session.flags == 0
+    assert native.flags == 0
     wire = both.socks[1].recv(1000)
     assert (wire[0], wire[3:5]) == (0x15, b"\0\x1a"), "an alert"
     numbers = [int.from_bytes(wire[at : at + 8], "big") for at in (5, 31 + 5)]  # explicit nonces of AES-GCM
@@ -259,23 +258,23 @@ def test_a_closed_transport_does_not_read_the_descriptor_that_another_connection
 
 
 def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
-    session = both.server.session
-    assert session is not None
+    native = both.server.native
+    assert native is not None
     for size in (0, -1):
         with pytest.raises(ValueError, match="a read of"):
-            session.read(size)
+            native.read(size)
     with pytest.raises(TypeError, match="a list"):
-        session.write((b"x",))  # type: ignore[arg-type]
+        native.write((b"x",))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        session.write([b"x", "y"])  # type: ignore[list-item]
-    assert session.write([]) == (0, 0, None, 0)
+        native.write([b"x", "y"])  # type: ignore[list-item]
+    assert native.write([]) == (0, 0, None, 0)
     numbers = memoryview(bytes(2 * 16_384)).cast("Q")
-    assert session.write([numbers, b"x"])[0] == numbers.nbytes + 1
-    with pytest.raises(TypeError, match="a TlsSession or None"):
+    assert native.write([numbers, b"x"])[0] == numbers.nbytes + 1
+    with pytest.raises(TypeError, match="a TlsConnection or None"):
         Lane(0, Side(None), "x")  # type: ignore[arg-type]
     context = tls_world.client_settings().context
     over_socket = context.wrap_socket(socket.socket(), server_hostname="localhost", do_handshake_on_connect=False)
     for given in (object(), context, over_socket, context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")):
         with pytest.raises((ValueError, AttributeError)):
-            TlsSession(given, 0, b"")
+            TlsConnection(given, 0, b"")
     over_socket.close()

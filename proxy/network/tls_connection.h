@@ -1,10 +1,10 @@
 /* A TLS connection whose records OpenSSL reads and writes in C, behind the handshake: no ``bytes`` and no interpreter between it and the socket.
  *
  * The connection is one of Python's ``ssl``. Its functions are looked up in the libssl that Python has loaded, so no header of OpenSSL is needed.
- * Both BIOs are replaced by one that all sessions share: what OpenSSL reads is a part of ``input``, and what it writes goes to ``output``. Both are
+ * Both BIOs are replaced by one that all connections share: what OpenSSL reads is a part of ``input``, and what it writes goes to ``output``. Both are
  * empty between two calls. The lock of the interpreter is held meanwhile.
  *
- * OpenSSL is given whole records only, as in ``tls_wire``. The incomplete one, and those that a read has no room for, stay with the session.
+ * OpenSSL is given whole records only, as in ``tls_wire``. The incomplete one, and those that a read has no room for, stay with the connection.
  */
 #include <dlfcn.h>
 
@@ -49,7 +49,7 @@ enum {
     LEAST_READ = 4096, MOST_READ = 65536,  /* ciphertext that a lane reads at once */
 };
 
-/* What a session holds, or what happened to it; ``tls_session.py`` reads these bits. */
+/* What a connection holds, or what happened to it; ``tls_connection.py`` reads these bits. */
 enum { BUFFERED = 1, NOTIFIED = 2, FIN = 4, FAILED = 8, WRITTEN = 16 };
 
 typedef struct {
@@ -63,14 +63,14 @@ typedef struct {
     size_t held_length;
     PyObject *written;       /* bytes that OpenSSL wrote by itself; NULL: none */
     const char *failure;     /* OpenSSL's reason; NULL: none */
-} TlsSession;
+} TlsConnection;
 
 static BIO *bio;             /* NULL: OpenSSL was not found */
 static const unsigned char *input;
 static size_t input_length;
 static unsigned char *output, *wire;
 static size_t output_length, output_size;
-static const unsigned char *tail;  /* of what ``session_fill`` read: the incomplete record */
+static const unsigned char *tail;  /* of what ``tls_fill`` read: the incomplete record */
 static size_t tail_length;
 
 static int bio_read(BIO *self, char *data, int length) {
@@ -108,7 +108,7 @@ static PyObject *load_openssl(PyObject *module, PyObject *file) {
         OPENSSL(NAMED)
     };
 #ifdef Py_GIL_DISABLED
-    Py_RETURN_FALSE;  /* all sessions share their buffers */
+    Py_RETURN_FALSE;  /* all connections share their buffers */
 #endif
     if (bio) Py_RETURN_TRUE;
     const char *name = PyUnicode_AsUTF8(file);
@@ -125,8 +125,8 @@ static PyObject *load_openssl(PyObject *module, PyObject *file) {
     Py_RETURN_TRUE;
 }
 
-/* Begin the calls for a session: drop what calls of another one left. OpenSSL judges a call by the errors that it finds. */
-static void session_begin(void) {
+/* Begin the calls for a connection: drop what calls of another one left. OpenSSL judges a call by the errors that it finds. */
+static void tls_begin(void) {
     input_length = output_length = 0;
     if (ERR_peek_last_error()) ERR_clear_error();
 }
@@ -147,10 +147,10 @@ static void divide(size_t length) {
 }
 
 /* Read the socket once for ``size`` bytes, unless records are held that OpenSSL has not read. Returns how many were read, 0: none was needed, or the end
- * of the stream (FIN), -1: see errno. ``session_keep`` follows. */
-static ssize_t session_fill(TlsSession *self, size_t size) {
+ * of the stream (FIN), -1: see errno. ``tls_keep`` follows. */
+static ssize_t tls_fill(TlsConnection *self, size_t size) {
     ssize_t received = 0;
-    session_begin();
+    tls_begin();
     if (!(self->flags & BUFFERED)) {
         received = recv(self->fd, wire + self->held_length, size, 0);
         if (received < 0) return -1;
@@ -162,7 +162,7 @@ static ssize_t session_fill(TlsSession *self, size_t size) {
 }
 
 /* Keep the reason of OpenSSL for a call that failed. */
-static void session_fail(TlsSession *self) {
+static void tls_fail(TlsConnection *self) {
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
     if (!self->failure) self->failure = reason ? reason : "unknown error";
     self->flags |= FAILED;
@@ -170,7 +170,7 @@ static void session_fail(TlsSession *self) {
 }
 
 /* Decrypt until there are ``size`` bytes, or OpenSSL has no input left. Returns how many there are. */
-static size_t session_decrypt(TlsSession *self, unsigned char *plain, size_t size) {
+static size_t tls_decrypt(TlsConnection *self, unsigned char *plain, size_t size) {
     size_t total = 0, length;
     bool more = self->flags & BUFFERED;
     while (total < size && (input_length || more)) {
@@ -178,7 +178,7 @@ static size_t session_decrypt(TlsSession *self, unsigned char *plain, size_t siz
         if (!SSL_read_ex(self->ssl, plain + total, wanted, &length)) {
             int error = SSL_get_error(self->ssl, 0);
             if (error == SSL_ERROR_ZERO_RETURN) self->flags |= NOTIFIED;
-            else if (error != SSL_ERROR_WANT_READ) session_fail(self);
+            else if (error != SSL_ERROR_WANT_READ) tls_fail(self);
             break;
         }
         total += length;
@@ -190,13 +190,13 @@ static size_t session_decrypt(TlsSession *self, unsigned char *plain, size_t siz
 
 /* Adapt what a lane reads at once, after a read of ``received`` bytes with ``whole`` bytes of records, which held ``length`` bytes of plaintext.
  * OpenSSL needs 20 ms for 64 KiB of key updates, and others wait meanwhile. */
-static void session_adapt(TlsSession *self, size_t received, size_t whole, size_t length) {
+static void tls_adapt(TlsConnection *self, size_t received, size_t whole, size_t length) {
     if (length < whole / 8) self->portion = LEAST_READ;
     else if (received == (size_t)self->portion && self->portion < MOST_READ) self->portion *= 4;
 }
 
 /* Take what OpenSSL wrote by itself: an answer to a key update, or an alert. */
-static int session_take_output(TlsSession *self) {
+static int tls_take_output(TlsConnection *self) {
     if (output_length == 0) return 0;
     PyObject *written = PyBytes_FromStringAndSize((char *)output, output_length);
     output_length = 0;
@@ -209,7 +209,7 @@ static int session_take_output(TlsSession *self) {
 }
 
 /* Keep what OpenSSL has not read, unless the stream has ended or failed. Returns -1: an exception. */
-static int session_keep(TlsSession *self) {
+static int tls_keep(TlsConnection *self) {
     if (self->flags & (NOTIFIED | FAILED)) input_length = tail_length = 0;
     size_t length = input_length + tail_length;  /* they are adjacent */
     if (length > self->held_length || length == 0) {
@@ -225,20 +225,20 @@ static int session_keep(TlsSession *self) {
     self->held_length = length;
     if (input_length) self->flags |= BUFFERED;
     input_length = 0;
-    return session_take_output(self);
+    return tls_take_output(self);
 }
 
-static PyObject *session_read(TlsSession *self, PyObject *argument) {
+static PyObject *tls_read(TlsConnection *self, PyObject *argument) {
     Py_ssize_t size = PyLong_AsSsize_t(argument), wanted = size < SMALL_READ ? RECORD : size < READ_SIZE ? size : READ_SIZE;
     if (size < 1) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "a read of %zd bytes", size);
-    ssize_t received = session_fill(self, wanted);
+    ssize_t received = tls_fill(self, wanted);
     if (received < 0 && errno != EAGAIN && errno != EINTR) return PyErr_SetFromErrno(PyExc_OSError);
     if (received < 0) return Py_BuildValue("(OiI)", Py_None, 0, self->flags & ~BUFFERED);
     size_t most = input_length + (self->flags & BUFFERED ? SSL_pending(self->ssl) : 0), length = 0;
     if (most > (size_t)size) most = size;
     PyObject *plain = most ? PyBytes_FromStringAndSize(NULL, most) : Py_NewRef(Py_None);
-    if (plain && most) length = session_decrypt(self, (unsigned char *)PyBytes_AS_STRING(plain), most);
-    if (session_keep(self) < 0) Py_CLEAR(plain);
+    if (plain && most) length = tls_decrypt(self, (unsigned char *)PyBytes_AS_STRING(plain), most);
+    if (tls_keep(self) < 0) Py_CLEAR(plain);
     if (plain && most && length < most) _PyBytes_Resize(&plain, length);
     return plain ? Py_BuildValue("(NnI)", plain, received, self->flags & ~BUFFERED) : NULL;
 }
@@ -246,7 +246,7 @@ static PyObject *session_read(TlsSession *self, PyObject *argument) {
 /* --- out ------------------------------------------------------------------------------------------------------------------------ */
 
 /* Move what OpenSSL wrote by itself to ``output``, before the records that it writes next: they are numbered. Returns false: no memory. */
-static bool session_put_written(TlsSession *self) {
+static bool tls_put_written(TlsConnection *self) {
     if (!self->written) return true;
     if (bio_write(bio, PyBytes_AS_STRING(self->written), (int)PyBytes_GET_SIZE(self->written)) < 0) return false;
     Py_CLEAR(self->written);
@@ -255,15 +255,15 @@ static bool session_put_written(TlsSession *self) {
 }
 
 /* Encrypt to ``output``. Returns false: OpenSSL failed. */
-static bool session_encrypt(TlsSession *self, const unsigned char *plain, size_t length) {
+static bool tls_encrypt(TlsConnection *self, const unsigned char *plain, size_t length) {
     size_t written;
-    if (!session_put_written(self)) {
-        session_fail(self);
+    if (!tls_put_written(self)) {
+        tls_fail(self);
         return false;
     }
     for (; length; plain += written, length -= written) {
         if (!SSL_write_ex(self->ssl, plain, length, &written)) {
-            session_fail(self);
+            tls_fail(self);
             return false;
         }
     }
@@ -271,25 +271,25 @@ static bool session_encrypt(TlsSession *self, const unsigned char *plain, size_t
 }
 
 /* Write ``output`` to the socket, once. Returns how much it took; ``code``: an errno, or 0. */
-static size_t session_send(TlsSession *self, int *code) {
+static size_t tls_send(TlsConnection *self, int *code) {
     ssize_t sent = send(self->fd, output, output_length, MSG_NOSIGNAL);
     *code = sent >= 0 || errno == EAGAIN || errno == EINTR ? 0 : errno;
     return sent < 0 ? 0 : sent;
 }
 
 /* The ciphertext that the socket did not take, as bytes, or None. */
-static PyObject *session_rest(size_t sent) {
+static PyObject *tls_rest(size_t sent) {
     PyObject *rest = sent < output_length ? PyBytes_FromStringAndSize((char *)output + sent, output_length - sent) : Py_NewRef(Py_None);
     output_length = 0;
     return rest;
 }
 
-static PyObject *session_write(TlsSession *self, PyObject *pieces) {
+static PyObject *tls_write(TlsConnection *self, PyObject *pieces) {
     unsigned char joined[PLAIN_RECORD];
     Py_ssize_t count = PyList_Check(pieces) ? PyList_GET_SIZE(pieces) : -1, taken = 0, joined_length = 0;
     bool failed = false;
     if (count < 0) return PyErr_Format(PyExc_TypeError, "a list is needed");
-    session_begin();
+    tls_begin();
     for (Py_ssize_t i = 0; i < count && taken < AHEAD && !failed; i++) {
         Py_buffer piece;
         if (PyObject_GetBuffer(PyList_GET_ITEM(pieces, i), &piece, PyBUF_SIMPLE) < 0) {
@@ -298,25 +298,25 @@ static PyObject *session_write(TlsSession *self, PyObject *pieces) {
         }
         Py_ssize_t length = piece.len < AHEAD - taken ? piece.len : AHEAD - taken;
         bool joins = count > 1 && length <= PLAIN_RECORD - joined_length;  /* one record: the peer reads all of it at once */
-        if (!joins && joined_length) failed = !session_encrypt(self, joined, joined_length), joined_length = 0;
+        if (!joins && joined_length) failed = !tls_encrypt(self, joined, joined_length), joined_length = 0;
         if (joins) memcpy(joined + joined_length, piece.buf, length), joined_length += length;
-        else failed = failed || !session_encrypt(self, piece.buf, length);
+        else failed = failed || !tls_encrypt(self, piece.buf, length);
         taken += length;
         PyBuffer_Release(&piece);
     }
-    if (joined_length) failed = failed || !session_encrypt(self, joined, joined_length);
+    if (joined_length) failed = failed || !tls_encrypt(self, joined, joined_length);
     int code = 0;
     size_t sent = 0;
-    if (output_length && !failed) sent = session_send(self, &code);
-    PyObject *rest = session_rest(sent);
+    if (output_length && !failed) sent = tls_send(self, &code);
+    PyObject *rest = tls_rest(sent);
     return rest ? Py_BuildValue("(nnNi)", failed ? -1 : taken, (Py_ssize_t)sent, rest, code) : NULL;
 }
 
-static PyObject *session_end(TlsSession *self, PyObject *unused) {
-    session_begin();
-    if (!session_put_written(self)) return PyErr_NoMemory();
+static PyObject *tls_end(TlsConnection *self, PyObject *unused) {
+    tls_begin();
+    if (!tls_put_written(self)) return PyErr_NoMemory();
     int result = SSL_shutdown(self->ssl);
-    if (result < 0) session_fail(self);
+    if (result < 0) tls_fail(self);
     if (result == 1) self->flags |= NOTIFIED;
     PyObject *written = PyBytes_FromStringAndSize((char *)output, output_length);
     output_length = 0;
@@ -325,30 +325,30 @@ static PyObject *session_end(TlsSession *self, PyObject *unused) {
 
 /* --- the object ----------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *session_take_written(TlsSession *self, PyObject *unused) {
+static PyObject *tls_take_written(TlsConnection *self, PyObject *unused) {
     PyObject *written = self->written ? self->written : PyBytes_FromStringAndSize(NULL, 0);
     self->written = NULL;
     self->flags &= ~WRITTEN;
     return written;
 }
 
-static PyObject *session_get_held(TlsSession *self, void *unused) { return PyBytes_FromStringAndSize((char *)self->held, self->held_length); }
+static PyObject *tls_get_held(TlsConnection *self, void *unused) { return PyBytes_FromStringAndSize((char *)self->held, self->held_length); }
 
-static PyObject *session_get_failure(TlsSession *self, void *unused) { return PyUnicode_FromString(self->failure ? self->failure : ""); }
+static PyObject *tls_get_failure(TlsConnection *self, void *unused) { return PyUnicode_FromString(self->failure ? self->failure : ""); }
 
-static int session_traverse(TlsSession *self, visitproc visit, void *arg) {
+static int tls_traverse(TlsConnection *self, visitproc visit, void *arg) {
     Py_VISIT(self->object);
     return 0;
 }
 
-static int session_clear(TlsSession *self) {
+static int tls_clear(TlsConnection *self) {
     Py_CLEAR(self->object);
     return 0;
 }
 
-static void session_dealloc(TlsSession *self) {
+static void tls_dealloc(TlsConnection *self) {
     PyObject_GC_UnTrack(self);
-    session_clear(self);
+    tls_clear(self);
     Py_XDECREF(self->written);
     free(self->held);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -362,7 +362,7 @@ typedef struct {
     PyObject *context;
 } SslObject;
 
-static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
+static int tls_init(TlsConnection *self, PyObject *args, PyObject *kwargs) {
     PyObject *object;
     Py_buffer held;
     int fd;
@@ -376,7 +376,7 @@ static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
     if (!known && context) PyErr_SetString(PyExc_ValueError, "no connection of this libssl");
     if (known && held.len > READ_SIZE) PyErr_SetString(PyExc_ValueError, "too many bytes are held"), known = false;
     if (known) {
-        session_begin();
+        tls_begin();
         memcpy(wire, held.buf, held.len);
         divide(held.len);
         Py_XSETREF(self->object, Py_NewRef(object));
@@ -387,7 +387,7 @@ static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
         SSL_set0_rbio(self->ssl, bio);
         BIO_up_ref(bio);
         SSL_set0_wbio(self->ssl, bio);
-        result = session_keep(self);
+        result = tls_keep(self);
         if (SSL_pending(self->ssl) > 0) self->flags |= BUFFERED;
     }
     Py_XDECREF(context);
@@ -395,35 +395,35 @@ static int session_init(TlsSession *self, PyObject *args, PyObject *kwargs) {
     return result;
 }
 
-static PyMethodDef session_methods[] = {
-    {"read", (PyCFunction)session_read, METH_O, "read(size): read the socket once, and decrypt."},
-    {"write", (PyCFunction)session_write, METH_O, "write(pieces): encrypt, and write the socket once."},
-    {"end", (PyCFunction)session_end, METH_NOARGS, "Return our close-notify."},
-    {"take_written", (PyCFunction)session_take_written, METH_NOARGS, "Take the bytes that OpenSSL wrote by itself."},
+static PyMethodDef tls_methods[] = {
+    {"read", (PyCFunction)tls_read, METH_O, "read(size): read the socket once, and decrypt."},
+    {"write", (PyCFunction)tls_write, METH_O, "write(pieces): encrypt, and write the socket once."},
+    {"end", (PyCFunction)tls_end, METH_NOARGS, "Return our close-notify."},
+    {"take_written", (PyCFunction)tls_take_written, METH_NOARGS, "Take the bytes that OpenSSL wrote by itself."},
     {NULL},
 };
 
-static PyGetSetDef session_attributes[] = {
-    {"held", (getter)session_get_held, NULL, "Ciphertext that OpenSSL does not have.", NULL},
-    {"failure", (getter)session_get_failure, NULL, "OpenSSL's reason, or empty.", NULL},
+static PyGetSetDef tls_attributes[] = {
+    {"held", (getter)tls_get_held, NULL, "Ciphertext that OpenSSL does not have.", NULL},
+    {"failure", (getter)tls_get_failure, NULL, "OpenSSL's reason, or empty.", NULL},
     {NULL},
 };
 
-static PyMemberDef session_members[] = {
-    {"flags", T_UINT, offsetof(TlsSession, flags), READONLY, "What it holds, or what happened to it."},
+static PyMemberDef tls_members[] = {
+    {"flags", T_UINT, offsetof(TlsConnection, flags), READONLY, "What it holds, or what happened to it."},
     {NULL},
 };
 
-static PyTypeObject TlsSessionType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framegate.proxy.network.fast_path.TlsSession",
-    .tp_basicsize = sizeof(TlsSession),
+static PyTypeObject TlsConnectionType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framegate.proxy.network.fast_path.TlsConnection",
+    .tp_basicsize = sizeof(TlsConnection),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)session_init,
-    .tp_traverse = (traverseproc)session_traverse,
-    .tp_clear = (inquiry)session_clear,
-    .tp_dealloc = (destructor)session_dealloc,
-    .tp_methods = session_methods,
-    .tp_getset = session_attributes,
-    .tp_members = session_members,
+    .tp_init = (initproc)tls_init,
+    .tp_traverse = (traverseproc)tls_traverse,
+    .tp_clear = (inquiry)tls_clear,
+    .tp_dealloc = (destructor)tls_dealloc,
+    .tp_methods = tls_methods,
+    .tp_getset = tls_attributes,
+    .tp_members = tls_members,
 };
