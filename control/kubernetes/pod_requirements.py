@@ -44,6 +44,7 @@ class PodRequirements:
     metrics_port: int | None = 9464
     health_port: int | None = 9901
     http_port: int | None = None
+    health_host: str = "127.0.0.1"  # where framegate's own container reaches ``health_port``
     admin_socket: str = "/run/framegate/admin.sock"  # its path
     # drain_s, delay_s: ``drain.timeout`` and ``drain.delay`` in whole seconds, rounded up
     drain_s: int = -(-DrainConfig().timeout_ms // 1000)
@@ -125,6 +126,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
         metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
         health_port=health_port,
         http_port=http_port,
+        health_host=_own_host(config),
         admin_socket=parse_address(config.admin.address).host,
         drain_s=-(-config.drain.timeout_ms // 1000),
         delay_s=-(-config.drain.delay_ms // 1000),
@@ -171,6 +173,12 @@ def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | 
             reasons.append(f"health.{name} is {value}, which the kubelet cannot reach, because it connects to the pod's address; use 0.0.0.0")
         ports[name] = _port(value, f"health.{name}", reasons) if value else None
     return ports["address"], ports["http_address"]
+
+
+def _own_host(config: ProxyConfig) -> str:
+    """The address of ``health`` as framegate's own container reaches it."""
+    address = None if config.health is None else parse_address(config.health.address, port_zero=True)
+    return PodRequirements().health_host if address is None or address.wildcard else address.host
 
 
 def _port(address: str, key: str, reasons: list[str]) -> int | None:

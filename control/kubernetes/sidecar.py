@@ -116,13 +116,14 @@ def _probe_port(needs: PodRequirements) -> int:
 
 def _probes(container: dict[str, Any], options: Options, needs: PodRequirements) -> None:
     port = _probe_port(needs)
-    for kind in ("startup", "readiness", "liveness"):
+    for kind in ("readiness", "liveness"):
         probe = container[f"{kind}Probe"]
         settings = {name: value for name, value in probe.items() if name != "httpGet"}
         by_grpc, by_http = {"grpc": {"port": port, "service": f"framegate-{kind}"}}, {"httpGet": {**probe["httpGet"], "port": port}}
         container[f"{kind}Probe"] = {**(by_http if options.probes == "http" else by_grpc), **settings}
-    # The probe runs once a second: it allows twice the time of a start on this part of a CPU.
-    container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
+    # The hook asks over HTTP in any case, which the port answers with both protocols. It allows twice the time of a start on this part of a CPU.
+    most_s = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
+    container["lifecycle"]["postStart"]["exec"]["command"][-3:] = [needs.health_host, str(port), str(most_s)]
 
 
 def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, needs: PodRequirements) -> None:

@@ -160,7 +160,7 @@ def test_what_would_not_be_restricted_is_refused(api_server: Kubectl) -> None:
     template = template_of(objects(injector().inject(block(workload("Pod"))))[0])
     template["spec"]["initContainers"][0]["securityContext"]["capabilities"] = {}
     assert 'violates PodSecurity "restricted:latest"' in api_server.create_pod(template)
-    template["spec"]["initContainers"][0]["startupProbe"]["perodSeconds"] = 1
+    template["spec"]["initContainers"][0]["readinessProbe"]["perodSeconds"] = 1
     assert "unknown field" in api_server.create_pod(template)
 
 

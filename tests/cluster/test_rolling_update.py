@@ -2,6 +2,9 @@
 
 Clients are in a pod and reach the Service through kube-proxy. ``make cluster-test`` runs the cases that are not marked ``extended``;
 ``ARGS=tests/cluster/test_rolling_update.py`` runs all.
+
+A client that looks whether its connection has ended, stands still as on a busy machine, and sends only then, may find that framegate has taken it for
+one that waits. Such a request counts as late (``programs/rolling.py``), and is printed with both times.
 """
 
 import dataclasses

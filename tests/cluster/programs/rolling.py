@@ -4,6 +4,7 @@
 ``rolling.py ask``: clients of several kinds ask until SIGTERM, and it says in one line of JSON what became of their requests. A client that writes by
 itself looks whether its connection has ended before each request. A request is lost if its connection ends, or nothing comes for ``SILENT_S``,
 before its answer; a client that tries again sends it on another connection, and loses it if its answer is not there ``SILENT_S`` after the load.
+It is not lost but late if its client stood still before it, as on a busy machine, for as long as framegate takes for the pause of one that waits.
 """
 
 import argparse
@@ -21,6 +22,7 @@ APPLICATION = ("127.0.0.1", 9190)
 TOPIC = "records"
 EVERY_S = 0.01  # between two requests of a client, if its window has room
 SILENT_S = 20.0
+PAUSE_S = 0.12  # framegate ends the connection of a client from which nothing came for so long (``proxy/relay/drain.py``), or for ``drain.quiet``
 VERSIONS = {0: (3, 3), 1: (4, 4), 3: (1, 1), 18: (0, 0)}  # Produce, Fetch (which librdkafka wants to see), Metadata, ApiVersions
 UNSUPPORTED_VERSION = 35
 NUMBERED = 9  # version of Metadata by which clients of this program are known: its answer is padding
@@ -96,6 +98,8 @@ class Client(threading.Thread):
         self._sock: ssl.SSLSocket | None = None
         self._input = bytearray()
         self._open: dict[int, float] = {}  # requests without an answer, and when each was sent
+        self._pauses: dict[int, tuple[float, float]] = {}  # of each of them: the time from the last byte, and from the last look, to its end
+        self._moved_s = self._looked_s = 0.0  # when a byte passed last, and when it looked whether the connection has ended
         self._number = 0
 
     def run(self) -> None:
@@ -129,6 +133,7 @@ class Client(threading.Thread):
             return False
         self.counts["connections"] += 1
         self._input.clear()
+        self._moved_s = time.monotonic()
         return True
 
     def _send(self, number: int) -> None:
@@ -140,11 +145,15 @@ class Client(threading.Thread):
             self._sock.sendall(struct.pack(">i", len(body)) + body)
         except OSError as error:  # what it finds when it reads counts
             self._note("send_failed", error)
+        now = time.monotonic()
+        self._pauses[number] = now - self._moved_s, now - self._looked_s
+        self._moved_s = now
 
     def _hear(self, wait_s: float) -> bool:
         """Take the answers that are there, or come in time; False: the connection has ended."""
         assert self._sock is not None, "it is connected"
-        deadline = time.monotonic() + wait_s
+        self._looked_s = time.monotonic()
+        deadline = self._looked_s + wait_s
         while True:
             self._sock.settimeout(max(0.0, deadline - time.monotonic()))
             try:
@@ -157,6 +166,7 @@ class Client(threading.Thread):
             if not data:
                 return False
             deadline = 0.0
+            self._moved_s = time.monotonic()
             self._input += data
             self._take()
         if self._open and time.monotonic() - min(self._open.values()) > SILENT_S:
@@ -168,6 +178,7 @@ class Client(threading.Thread):
         while len(self._input) >= 4 and len(self._input) >= (size := 4 + int.from_bytes(self._input[:4], "big")):
             (number,) = struct.unpack_from(">i", self._input, 4)
             self.longest_s = max(self.longest_s, time.monotonic() - self._open.pop(number))
+            del self._pauses[number]
             self.counts["answered"] += 1
             del self._input[:size]
 
@@ -177,10 +188,13 @@ class Client(threading.Thread):
         self._sock.close()
         self._sock = None
         left = list(self._open)
-        self._open.clear()
-        self.counts["again" if self._again else "lost"] += len(left)
         if left:
-            self.seen.append(f"{time.time():.3f}: without an answer: {left[0]}…{left[-1]} of {self._number}")
+            pause_s, look_s = self._pauses[left[0]]
+            self.counts["again" if self._again else "lost" if pause_s < PAUSE_S else "late"] += len(left)
+            what = f"sent {1000 * pause_s:.0f} ms after the last byte, {1000 * look_s:.0f} ms after it looked"
+            self.seen.append(f"{time.time():.3f}: without an answer: {left[0]}…{left[-1]} of {self._number}, {what}")
+        self._open.clear()
+        self._pauses.clear()
         return left if self._again else []
 
     def _note(self, what: str, error: OSError) -> None:
@@ -239,9 +253,9 @@ def ask(asked: argparse.Namespace) -> None:
     for client in clients:
         client.join(max(0.0, deadline - time.monotonic()))
         counts = collections.Counter(client.counts)
-        counts["lost"] += counts["sent"] - counts["answered"] - counts["lost"]
+        counts["lost"] += counts["sent"] - counts["answered"] - counts["lost"] - counts["late"]
         line = said.setdefault(client.kind, {"longest_s": 0.0, "seen": []})
-        for name in ("sent", "lost", "again", "connections", "connect_failed", "broken", "silent"):
+        for name in ("sent", "lost", "late", "again", "connections", "connect_failed", "broken", "silent"):
             line[name] = line.get(name, 0) + counts[name]
         line["longest_s"] = max(line["longest_s"], round(client.longest_s, 3))
         line["seen"] += client.seen[:5]

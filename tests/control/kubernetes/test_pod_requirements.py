@@ -54,6 +54,11 @@ def test_what_is_expected_without_a_configuration_is_the_examples() -> None:
     assert found.tap_bytes <= DEFAULT_REQUIREMENTS.tap_bytes
 
 
+def test_framegates_own_container_reaches_health_at_the_loopback_address_unless_it_has_one_of_its_own(write: Write) -> None:
+    hosts = {"0.0.0.0": "127.0.0.1", "[::]": "127.0.0.1", "192.0.2.1": "192.0.2.1", "[2001:db8::1]": "2001:db8::1"}
+    assert {host: needs(write(SMALL.replace("0.0.0.0:9901", f"{host}:9901"))).health_host for host in hosts} == hosts
+
+
 def test_files_of_the_pod_need_not_be_here_and_relative_paths_start_at_the_config_map(write: Write) -> None:
     path = write(SMALL.replace("upstream: u}", "upstream: u, tls: {certificate: tls/c.pem, key: /run/keys/k.pem}}"))
     found = needs(path)

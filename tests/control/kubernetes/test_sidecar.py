@@ -27,23 +27,32 @@ def test_ports_are_those_of_the_configuration() -> None:
     assert all(len(port["name"]) <= 15 for port in container_of()["ports"])
 
 
-@each_of("kind", ["startup", "readiness", "liveness"])
+@each_of("kind", ["readiness", "liveness"])
 def test_probes_use_the_chosen_protocol(kind: str) -> None:
     needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_port=4, http_port=5)
     by_grpc, by_http = container_of(Options(probes="grpc"), needs)[f"{kind}Probe"], container_of(needs=needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
-    assert by_http.pop("httpGet") == {"port": 4, "path": {"startup": "/startup", "readiness": "/ready", "liveness": "/healthz"}[kind]}
+    assert by_http.pop("httpGet") == {"port": 4, "path": {"readiness": "/ready", "liveness": "/healthz"}[kind]}
     assert by_grpc == by_http
 
 
 def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs_and_the_grace_period_outlasts_the_drain() -> None:
     seconds = {1000: 30, 101: 30, 100: 30, 99: 31, 30: 100, 1: 3000}
-    probes = {cpu_m: container_of(Options(cpu_m=cpu_m))["startupProbe"] for cpu_m in seconds}
-    assert {cpu_m: probe["failureThreshold"] for cpu_m, probe in probes.items()} == seconds
-    assert {probe["periodSeconds"] for probe in probes.values()} == {1}
+    assert {cpu_m: int(_start_hook(Options(cpu_m=cpu_m))[-1]) for cpu_m in seconds} == seconds
     for drain_s, delay_s, ports, least in ((0, 0, (1,), 12), (30, 5, (1,), 47), (30, 5, (), 42), (3600, 60, (1,), 3672)):
         needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s, delay_s=delay_s, data_ports=ports)
         assert (grace_least_s(needs), pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"]) == (least, least + 18)
+
+
+def test_the_hook_asks_where_health_is_with_both_protocols_of_probes() -> None:
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_host="192.0.2.1", health_port=4, http_port=5)
+    for probes in ("grpc", "http"):
+        assert _start_hook(Options(probes=probes), needs)[-4:-1] == ["framegate.control.post_start", "192.0.2.1", "4"]
+    assert _start_hook(Options())[-4:] == ["framegate.control.post_start", "127.0.0.1", "9901", "30"]
+
+
+def _start_hook(options: Options, needs: PodRequirements = DEFAULT_REQUIREMENTS) -> list[str]:
+    return list(container_of(options, needs)["lifecycle"]["postStart"]["exec"]["command"])
 
 
 def test_what_is_requested_is_never_above_what_is_allowed() -> None:
