@@ -232,7 +232,8 @@ class Campaign:
         """SIGKILL to control and its processors: they stand still first, so that none outlives another."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # a processor that was killed before is gone by now
+                    os.kill(pid, number)
         self.proxy.wait()
         self.until(lambda: not any(alive(pid) for pid in pids[1:]), "they are gone")
 
