@@ -6,13 +6,16 @@ Layout of an output, a folder or a URL::
     <output>/<table>/date=YYYY-MM-DD/hour=H/….parquet     the files, by the UTC date and hour of the rows' time
     <output>/_requests/<batch>.arrow                      requests without an answer behind a batch, ``<batch>.<n>.arrow`` of another attempt at it
                                                           that found others; never read by others
+    <output>/_jobs/<number>                               of the job that began last
     <output>/_checkpoint/                                 Spark's log of offsets and commits, in a folder (unless the job has another place for it)
 
 The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
 table, and the id of the streaming query, by which the job knows its own tables. The tables of a batch are committed one after the other, ``frames``
 last. So a batch that ``frames`` has is in all tables, and after a kill in between the replay commits it to those that lack it.
 
-Files have new names each time, and belong to a table by its log alone: those of a batch that was not committed are removed when they are old. In a
+Files have new names each time, and belong to a table by its log alone: those of a batch that was not committed are removed when they are old. A job
+removes files that it has found before it looked whether another one has begun: so none of them is that one's. And it removes none before it has
+committed a batch: what an earlier job has written and not committed is in no table from then on, because the batch of that one is there. In a
 folder, a batch's files are on the disk before its commit, and its commits before Spark's. A store takes a version of a log from one writer only, also
 if a job that was thought dead goes on: its commit fails, because another one has its batch. The files in ``_requests`` are never replaced, so
 such a job cannot change what the others go on from. Folders and files are for owner and group, by the umask
@@ -22,6 +25,7 @@ of the job.
 import contextlib
 import datetime
 import json
+import secrets
 import sys
 import threading
 import time
@@ -43,6 +47,7 @@ from framegate.proxy.tap.store import ConflictError
 
 APPLICATION: Final = "framegate"
 STATES: Final = "_requests"
+JOBS: Final = "_jobs"
 GRACE_S: Final = 900  # files that are in no table any more stay this long for readers that began before
 VERSIONS_S: Final = 300
 """Old versions of a table stay this long. A commit lists all of them: it takes twice as long with a thousand as with a hundred."""
@@ -141,10 +146,27 @@ class DeltaTables:
         has_batches(output)
         self.output = output
         self.place: Place = place_of(output)
-        # held by a batch, from its first file to its last commit; by a deletion of rows; and by a removal of files
+        # held by a batch, from its first file to its last commit; by a deletion of rows; and by a list of files that are to be removed
         self.lock = threading.RLock()
         self._tables = {name: self._prepare(name) for name in TABLE_SCHEMAS}
         self._batches: dict[str, dict[str, int]] = {}
+        self._number = self._begin()
+        self.has_committed = False  # this job, a batch: earlier jobs can add none any more
+
+    def _begin(self) -> int:
+        """A number for this job, greater than those of earlier ones."""
+        with _one_line(str(self.output)):
+            while True:
+                known = self._jobs()
+                number = max(known, default=0) + 1
+                with contextlib.suppress(ConflictError):
+                    self.place.create(f"{JOBS}/{number}", secrets.token_bytes(8))
+                    for old in known:
+                        self.place.remove(f"{JOBS}/{old}")
+                    return number
+
+    def _jobs(self) -> list[int]:
+        return [int(name) for name in self.place.names(JOBS) if not name.endswith(UNFINISHED)]
 
     def _prepare(self, name: str) -> DeltaTable:
         address, schema = self.place.address(name), Schema.from_arrow(arrow_schema(name))
@@ -203,6 +225,17 @@ class DeltaTables:
         except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
             raise TableError(f"{self.output}/{STATES}/{name} cannot be read: {one_line(error)}") from error
 
+    def remove_unused(self, name: str) -> None:
+        """Remove the old files that are in no table. Raises TableError: another job has begun."""
+        table = DeltaTable(self.place.address(name))
+        with self.lock:
+            table.update_incremental()
+            found = table.vacuum(dry_run=True, full=True)
+        if found and max(self._jobs(), default=0) != self._number:
+            raise TableError(f"{self.output}: another job writes to the output")
+        for path in found:
+            self.place.remove(f"{name}/{path}")
+
     def write(self, name: str, *rows: pa.Table) -> list[TableFile]:
         """Write rows of a table to files, which are in no table yet; their columns are those of the table, in any order."""
         with TableFiles(self.place, name) as written:
@@ -228,6 +261,7 @@ class DeltaTables:
         self.place.sync_files(name, _log_files(before, table.version()))
         for application in applications:
             self.batches(application)[name] = batch
+        self.has_committed |= name == "frames"
         return sum(file.rows for file in files)
 
 
@@ -280,7 +314,7 @@ class Maintenance:
 
     def run_once(self) -> None:
         """One pass over all tables; once an hour the removal of files, which lists all of them."""
-        vacuum = self._clock() - self._vacuumed_s >= _HOUR_S
+        vacuum = self._tables.has_committed and self._clock() - self._vacuumed_s >= _HOUR_S
         for name in TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
@@ -290,8 +324,7 @@ class Maintenance:
                     _expire(table, datetime.datetime.fromtimestamp(self._clock() - self._expire_after_s, datetime.UTC))
             compact(table, self._tables.place, name)
             if vacuum:
-                with self._tables.lock:
-                    table.vacuum(dry_run=False, full=True)
+                self._tables.remove_unused(name)
         if vacuum:
             self._vacuumed_s = self._clock()
         self.passes += 1

@@ -12,11 +12,11 @@ import re
 import secrets
 import tempfile
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError, store_at
+from framegate.proxy.tap.store import AbsentError, ConflictError, Store, StoreError, file_chunks, store_at
 
 UNFINISHED: Final = ".new"  # the name of a file in a folder ends so while it is written
 _ATTEMPTS: Final = 2
@@ -114,13 +114,8 @@ class Bucket:
         """As of a folder; the file is sent when the block ends."""
         with tempfile.TemporaryFile() as file:
             yield file
-            size = file.tell()
-            for _ in range(_ATTEMPTS):
-                file.seek(0)
-                self._store.create(name, iter(lambda: file.read(CHUNK), b""), size, again=True)
-                if self._store.size(name) == size:
-                    return
-            raise self._cut_off(name, size)
+            file.flush()
+            self._send(name, lambda: file_chunks(f"/proc/self/fd/{file.fileno()}"), file.tell(), None)
 
     def names(self, folder: str) -> list[str]:
         return [item.name for item in self._store.items(folder)]
@@ -131,16 +126,23 @@ class Bucket:
     def create(self, name: str, data: bytes) -> None:
         """As of a folder. One with the same content may exist: the answer of an earlier request may have been lost."""
         try:
-            self._store.replace(name, data, None)
+            self._store.replace(name, [data], None)
         except ConflictError:
             if self._store.read(name)[0] != data:
                 raise
-        if self._store.size(name) != len(data):
-            with self.new_file(name) as file:
-                file.write(data)
+        size, version = self._store.size(name)
+        if size != len(data):
+            self._send(name, lambda: [data], len(data), version)
 
-    def _cut_off(self, name: str, size: int) -> StoreError:
-        return StoreError(f"{self.root}/{name} is not what was sent: it should have {size} bytes")
+    def _send(self, name: str, chunks: Callable[[], Iterable[bytes | memoryview]], size: int, version: Mapping[str, Any] | None) -> None:
+        """Replace this version, until the store has all of it."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(ConflictError):  # the answer to an earlier request was lost
+                self._store.replace(name, chunks(), version)
+            found, version = self._store.size(name)
+            if found == size:
+                return
+        raise StoreError(f"{self.root}/{name} is not what was sent: it should have {size} bytes")
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(AbsentError):

@@ -6,7 +6,8 @@ that it promises was sent, and every hole is a line of it. Then the stored ledge
 never sees one without the other. It is replaced only if nobody else has replaced it. If somebody has (two logs of one node's name), no later time is
 complete until that one was not heard for ``SILENT_INTERVALS``: which streams it has begun meanwhile is not known here.
 
-A segment is sent, read back and compared by CRC. One that is there at the start, and that the stored ledger does not include yet, is read back, too,
+A segment is sent, read back and compared by CRC. It replaces only an object whose CRC was found to differ, so nothing that arrives late replaces what
+was compared since. One that is there at the start, and that the stored ledger does not include yet, is read back, too,
 and so is the stored ledger.
 
 The stored ledger keeps the streams of earlier logs of the node (a directory on a volume that was lost), and those that the node's ledger has dropped.
@@ -32,11 +33,11 @@ from framegate.proxy.tap.ledger import LEDGER_NAME, SILENT_INTERVALS, Ledger, Sh
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import WINDOW_NS
 from framegate.proxy.tap.retention import SETTLED_NS
-from framegate.proxy.tap.store import CHUNK, AbsentError, ConflictError, Store, StoreError, node_of
+from framegate.proxy.tap.store import AbsentError, ConflictError, Store, StoreError, file_chunks, node_of
 
 CONSUMER: Final = "ship"  # the consumer of the log as which a shipper registers
 PASSES: Final = 5
-SENT: Final = 2  # how often a ledger is sent that the store does not take whole
+SENT: Final = 2  # how often an object is sent that the store does not take whole
 TOLD_AFTER_S: Final = 2.0  # what control tells is up to 1 s old, and what a processor publishes, a poll
 FAILED_BEFORE_NS: Final = 5_000_000_000  # a processor turns blocks of failed writes into gaps in its next poll
 START_NS: Final = 60_000_000_000  # at the start the clock may have been set back by this much a moment ago
@@ -67,7 +68,7 @@ class _Stream:
     newest_ns: int = 0  # the last time in the blocks sent by this shipper; 0: none was
     last_ns: int = 0  # an earlier value of it that is to be judged
     found_s: float = 0.0  # when that was found, monotonic; 0: nothing is to be judged
-    there: dict[str, int] | None = None  # the objects found at the start, name and size; None: not listed yet
+    there: set[str] | None = None  # the objects found at the start; None: not listed yet
     listed: list[Segment] = dataclasses.field(default_factory=list)  # the segments, as the folder was when it had changed last
     # changed_ns, listed_ns: that time, and when it was listed, wall clock
     changed_ns: int = -1
@@ -215,32 +216,36 @@ class Shipper:
             stream.listed, stream.changed_ns, stream.listed_ns = segments(self._directory, name, known), changed_ns, now_ns
 
     def _send_segment(self, stream: _Stream, segment: Segment) -> None:
-        name = f"{segment.stream}/{os.path.basename(segment.path)}"
+        file = os.path.basename(segment.path)
+        name = f"{segment.stream}/{file}"
         if stream.there is None:
-            stream.there = {item.name: item.size for item in self._store.items(segment.stream)}
-        found = stream.there.get(os.path.basename(segment.path))
-        crc = _crc(_chunks(segment.path))
-        if found != segment.size or self._stored_crc(name) != crc:
-            with contextlib.suppress(ConflictError):  # another shipper was faster, or the answer was lost: what is there is compared
-                self._store.create(name, self._paced(segment), segment.size, again=found is not None)
-            if self._stored_crc(name) != crc:
-                self._store.create(name, self._paced(segment), segment.size, again=True)
-                if self._stored_crc(name) != crc:
-                    raise StoreError(f"{self._store.root}/{name} is not what was sent: its CRC differs")
+            stream.there = {item.name for item in self._store.items(segment.stream)}
+        crc = _crc(file_chunks(segment.path))
+        stored, version = self._stored_crc(name) if file in stream.there else (-1, None)
+        if stored != crc:
+            for _ in range(SENT):
+                with contextlib.suppress(ConflictError):  # another shipper was faster, or the answer was lost: what is there is compared
+                    self._store.replace(name, self._paced(segment), version)
+                stored, version = self._stored_crc(name)
+                if stored == crc:
+                    break
+            else:
+                raise StoreError(f"{self._store.root}/{name} is not what was sent: its CRC differs")
             self.sent += 1
             self.sent_bytes += segment.size
         stream.newest_ns = _last_ns(segment) or stream.newest_ns
 
-    def _stored_crc(self, name: str) -> int:
-        """The CRC of an object; -1: there is none."""
+    def _stored_crc(self, name: str) -> tuple[int, Mapping[str, Any] | None]:
+        """The CRC of an object, and the version that has it; -1 and None: there is none."""
         try:
-            return _crc(self._store.chunks(name))
+            chunks, version = self._store.chunks(name)
         except FileNotFoundError:
-            return -1
+            return -1, None
+        return _crc(chunks), version
 
-    def _paced(self, segment: Segment) -> Iterator[bytes]:
-        """A segment's bytes, not faster than the bandwidth."""
-        for chunk in _chunks(segment.path):
+    def _paced(self, segment: Segment) -> Iterator[memoryview]:
+        """A segment's bytes, not faster than the bandwidth: the request, which sends all of them, begins behind the last one."""
+        for chunk in file_chunks(segment.path):
             if self._bandwidth:
                 now_s = self._monotonic_s()
                 if self._free_s > now_s:
@@ -329,7 +334,7 @@ class Shipper:
         for _ in range(SENT):
             refused: ConflictError | None = None
             try:
-                self._version = self._store.replace(LEDGER_NAME, content, self._version)
+                self._version = self._store.replace(LEDGER_NAME, [content], self._version)
             except ConflictError as error:
                 refused = error
             stored, version = self._store.read(LEDGER_NAME)
@@ -364,13 +369,7 @@ def merged(stored: Ledger, local: Ledger, shipped: Shipped, now_ns: int) -> byte
     return content + encode({"n": last + 1, "ns": now_ns, "event": "shipped", **dataclasses.asdict(shipped), "streams": streams})
 
 
-def _chunks(path: str) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            yield chunk
-
-
-def _crc(chunks: Iterator[bytes]) -> int:
+def _crc(chunks: Iterator[bytes | memoryview]) -> int:
     from isal.isal_zlib import crc32  # here, so that control does not load it
 
     crc = 0

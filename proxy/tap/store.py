@@ -7,11 +7,15 @@ Where things are::
 
 ``<prefix>/<node>`` is a log for readers, like a tap directory (``log_segments``). A reader opens a segment as a copy on the local disk (``Copies``):
 a segment is one request, and everything that reads files reads it. Spark's tasks read ranges of a segment (``part``) instead.
+
+Everything is written by one request, which is refused if the object is not the one that its sender knew. So a request that was thought lost, and
+arrives late, replaces nothing. Uploads in parts cannot be conditional, and are not used.
 """
 
 import collections
 import functools
 import importlib.util
+import mmap
 import os
 import re
 import threading
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 SCHEMES: Final = ("s3", "gs", "az", "file")
-WHOLE: Final = 8 << 20  # Objects up to this size are sent in one request, which is conditional; larger ones in parts of this size
+WHOLE: Final = 8 << 20  # A request may take 5 minutes, and an hour if it sends more than this
 CHUNK: Final = 1 << 20
 COPIES_BYTES: Final = 2 << 30  # Copies of segments beyond this size in total are deleted, the ones used longest ago first
 _RETRIES: Final = 2
@@ -90,8 +94,10 @@ def node_of(root: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _client(base: str) -> "ObjectStore":
-    """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity."""
+def _client(base: str, timeout: str = "5m") -> "ObjectStore":
+    """One client for each bucket, so that its connections are shared. Credentials come from the environment, or from the machine's identity.
+    ``timeout``: of a request.
+    """
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -99,7 +105,7 @@ def _client(base: str) -> "ObjectStore":
         if base.startswith("file:"):
             return LocalStore(urllib.parse.unquote(urllib.parse.urlsplit(base).path))
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")  # options replace those of the environment
-        options: ClientConfig = {"timeout": "5m", "connect_timeout": "10s", "allow_http": plain}
+        options: ClientConfig = {"timeout": timeout, "connect_timeout": "10s", "allow_http": plain}
         return from_url(base, client_options=options, retry_config={"max_retries": _RETRIES})
     except BaseError as error:
         raise StoreError(f"{base}: {_clean(error)}") from None
@@ -118,10 +124,11 @@ class Store:
     object.
     """
 
-    def __init__(self, root: str, client: "ObjectStore", prefix: str) -> None:
-        """``client``: of the bucket; ``prefix``: of all names, without slashes at its ends."""
+    def __init__(self, root: str, base: str, prefix: str) -> None:
+        """``base``: URL of the bucket; ``prefix``: of all names, without slashes at its ends."""
         self.root = root
-        self._client = client
+        self._base = base
+        self._client = _client(base)
         self._prefix = prefix
 
     def _name(self, name: str) -> str:
@@ -162,11 +169,12 @@ class Store:
 
         return self._wrapped(whole)
 
-    def size(self, name: str) -> int:
-        """Of an object, in bytes."""
+    def size(self, name: str) -> tuple[int, Mapping[str, Any]]:
+        """Of an object, in bytes; and its version for ``replace``."""
         import obstore
 
-        return self._wrapped(lambda: obstore.head(self._client, self._name(name))["size"])
+        found = self._wrapped(lambda: obstore.head(self._client, self._name(name)))
+        return found["size"], {"e_tag": found["e_tag"], "version": found["version"]}
 
     def part(self, name: str, start: int, end: int) -> tuple[memoryview, int]:
         """The bytes of an object from ``start`` to ``end``, fewer where it ends before; and its size."""
@@ -178,46 +186,38 @@ class Store:
 
         return self._wrapped(ranged)
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """An object in order, in parts of about ``CHUNK``."""
+    def chunks(self, name: str) -> tuple[Iterator[bytes], Mapping[str, Any]]:
+        """An object in order, in parts of about ``CHUNK``; and its version for ``replace``."""
         import obstore
 
-        found = self._wrapped(lambda: iter(obstore.get(self._client, self._name(name)).stream(min_chunk_size=CHUNK)))
-        while True:
-            chunk = self._wrapped(lambda: next(found, None))
-            if chunk is None:
-                return
-            yield bytes(chunk)
+        found = self._wrapped(lambda: obstore.get(self._client, self._name(name)))
+        stream = iter(found.stream(min_chunk_size=CHUNK))
 
-    def create(self, name: str, chunks: Iterable[bytes], size: int, *, again: bool = False) -> None:
-        """Write an object that does not exist. ``chunks``: its bytes. ``size``: of all of them. A larger object than ``WHOLE`` replaces one that
-        exists. Raises ConflictError: it exists.
-        """
-        if size > WHOLE:
-            self._put(name, iter(chunks), use_multipart=True, chunk_size=WHOLE, max_concurrency=1)
-        else:
-            self._put(name, b"".join(chunks), mode="overwrite" if again else "create", use_multipart=False)
+        def chunks() -> Iterator[bytes]:
+            while (chunk := self._wrapped(lambda: next(stream, None))) is not None:
+                yield bytes(chunk)
 
-    def replace(self, name: str, data: bytes, version: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Write an object in the place of another one. ``data``: its bytes. ``version``: of the other one; None: there is none. On a file system it
-        is compared before, but not at the same time. Returns the version. Raises ConflictError: it has another version.
+        return chunks(), {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+
+    def replace(self, name: str, chunks: Iterable[bytes | memoryview], version: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Write an object in the place of another one. ``chunks``: its bytes, which are not copied. ``version``: of the other one; None: there is
+        none. On a file system it is compared before, but not at the same time. Returns the version. Raises ConflictError: it has another version.
         """
-        if version is not None and self.root.startswith("file:"):
-            if self.read(name)[1]["e_tag"] != version["e_tag"]:
-                raise ConflictError(f"{self.root}/{name}: it was replaced")
-            return self._put(name, data, use_multipart=False)
+        import obstore
+
+        parts = list(chunks)
         mode: Any = "create" if version is None else {key: value for key, value in version.items() if value is not None}
-        return self._put(name, data, mode=mode, use_multipart=False)
+        if version is not None and self.root.startswith("file:"):
+            if self.size(name)[1] != version:
+                raise ConflictError(f"{self.root}/{name}: it was replaced")
+            mode = "overwrite"
+        client = self._client if sum(map(len, parts)) <= WHOLE else _client(self._base, "1h")
+        return self._wrapped(lambda: dict(obstore.put(client, self._name(name), parts, mode=mode, use_multipart=False)))
 
     def remove(self, name: str) -> None:
         import obstore
 
         self._wrapped(lambda: obstore.delete(self._client, self._name(name)))
-
-    def _put(self, name: str, data: Any, **options: Any) -> Mapping[str, Any]:
-        import obstore
-
-        return self._wrapped(lambda: dict(obstore.put(self._client, self._name(name), data, **options)))
 
     def _wrapped(self, call: Callable[[], Found]) -> Found:
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -243,8 +243,17 @@ def store_at(root: str, *, create: bool = False) -> Store:
     if parts.scheme == "file":
         if create:
             os.makedirs(urllib.parse.unquote(parts.path), exist_ok=True)
-        return Store(root, _client(root.rstrip("/")), "")
-    return Store(root, _client(f"{parts.scheme}://{parts.netloc}"), parts.path.strip("/"))
+        return Store(root, root.rstrip("/"), "")
+    return Store(root, f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"))
+
+
+def file_chunks(path: str) -> Iterator[memoryview]:
+    """The bytes of a file that does not change, in parts of ``CHUNK``, which take no memory of their own."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        whole = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+    for start in range(0, size, CHUNK):
+        yield whole[start : start + CHUNK]
 
 
 class Copies:
@@ -272,7 +281,7 @@ class Copies:
         try:
             os.unlink(temporary)
             with open(copy, "wb", closefd=False) as file:
-                file.writelines(store_at(root).chunks(name))
+                file.writelines(store_at(root).chunks(name)[0])
             size, fd = os.fstat(copy).st_size, _reopened(copy)
         except BaseException:
             os.close(copy)

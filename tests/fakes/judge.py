@@ -17,6 +17,7 @@ from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
 
 WHOLE: Final = {"complete", "cut", "open"}
+KAFKA: Final = "kafka"  # the listener of others than ``Traffic``, which are not judged here
 Key = tuple[str, str, str]  # Stream, listener, direction
 Tapped = Callable[[str, str], str]  # what is captured of a listener and direction: full, a number of bytes, lengths, hash; "" nothing
 
@@ -91,6 +92,8 @@ def _stored(root: str, clients: list[Client], tapped: Tapped) -> dict[tuple[int,
     by_id = {client.id: client for client in clients}
     found: dict[tuple[int, str], set[int]] = {}
     for item in read_frames(root):
+        if item.listener == KAFKA:
+            continue
         assert item.connection in by_id, f"a connection that no client had: {item}"
         client = by_id[item.connection]
         assert (item.stream, item.listener, item.peer) == (client.stream, client.listener, item.peer)
@@ -116,6 +119,8 @@ def _kept(body: bytes, capture: str) -> bytes:
 def _add_verdict(accounts: dict[Key, Account], verdict: Verdict) -> None:
     """What the windows say; each that has frames must be of an account."""
     for row in verdict.rows:
+        if row.listener == KAFKA:
+            continue
         key = (row.stream, row.listener or "", row.direction)
         if key not in accounts and (row.seen or row.accounted):
             accounts[key] = Account()
@@ -140,6 +145,8 @@ def _add_gaps(accounts: dict[Key, Account], root: str, ledger: Ledger) -> None:
     """Bounds, and exact losses that lie in several windows: each once, though it touches several."""
     minute = 60_000_000_000
     for gap in read_gaps(root):
+        if gap.listener == KAFKA:
+            continue
         key = (_owner(gap.stream, ledger), gap.listener or "", gap.direction)
         account: Any = accounts.setdefault(key, Account())
         if gap.certainty == "at_most":

@@ -16,7 +16,7 @@ from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.log_reader import LogError
 from tests.fakes.framegate import Framegate, alive, child_pids, processor_pids
-from tests.fakes.judge import Account, Key, judge
+from tests.fakes.judge import KAFKA, Account, Key, judge
 from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
 from tests.fakes.tls import TlsWorld
@@ -66,10 +66,20 @@ class Campaign:
         rules: of the tap, of ``SETTINGS``.
         disk: the tap has a small disk of its own, which may be filled.
         tls: certificates of the listeners; None: plaintext.
+        kafka: a port for clients of a Kafka broker, and the broker's address; None: there are none.
     """
 
     def __init__(
-        self, folder: Path, directory: Path, seed: int, rules: str = "all", *, disk: bool = False, tls: TlsWorld | None = None, **tap: Any
+        self,
+        folder: Path,
+        directory: Path,
+        seed: int,
+        rules: str = "all",
+        *,
+        disk: bool = False,
+        tls: TlsWorld | None = None,
+        kafka: tuple[int, str] | None = None,
+        **tap: Any,
     ) -> None:
         self.rng = random.Random(seed)
         self.directory = directory
@@ -79,6 +89,7 @@ class Campaign:
         self.retention = "budget" in tap  # it deletes segments that would be compared
         self.most = 5000  # frames of a client in a flood
         self._tls = tls
+        self._kafka = kafka
         self._folder = folder
         self._rules = SETTINGS[rules]
         self._tap = {
@@ -97,13 +108,17 @@ class Campaign:
         sides: Row = {"upstream": "echo", "max_receive_size": "1MiB"}
         if self._tls is not None:
             sides["tls"] = dict(zip(("certificate", "key"), self._tls.server, strict=True))
-        config = {
+        config: Row = {
             "processors": 2,
             "memory_pool": {"size": "8MiB"},
             "listeners": [{"name": name, "address": "127.0.0.1:0", **sides} for name in ("a", "b")],
             "upstreams": [{"name": "echo", "endpoints": [self.traffic.echo.address]}],
             "tap": self._tap,
         }
+        if self._kafka is not None:
+            port, address = self._kafka
+            config["listeners"].append({**sides, "name": KAFKA, "address": f"127.0.0.1:{port}", "protocol": "kafka", "upstream": "broker"})
+            config["upstreams"].append({"name": "broker", "endpoints": [address]})
         proxy = Framegate(self._folder, config, wait=False)
         proxy.serving = proxy.wait_row(lambda row: row["event"] == "serving", WAIT_S)
         self.proxy = proxy
@@ -217,7 +232,8 @@ class Campaign:
         """SIGKILL to control and its processors: they stand still first, so that none outlives another."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # a processor that was killed before is gone by now
+                    os.kill(pid, number)
         self.proxy.wait()
         self.until(lambda: not any(alive(pid) for pid in pids[1:]), "they are gone")
 

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from framegate.control.cli.tap_fleet import fleet_exit_code, verify_fleet
+from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.tap.ledger import run_of
 from tests.fakes import kills
-from tests.fakes.framegate import run_cli, shipper_pid
+from tests.fakes.framegate import Framegate, run_cli, shipper_pid
 from tests.fakes.jobs import table
-from tests.fakes.judge import Account, Key, judge
+from tests.fakes.judge import KAFKA, Account, Key, judge
+from tests.fakes.kafka_traffic import KafkaTraffic
 from tests.fakes.s3 import ABORTED, S3
 from tests.fakes.small_disk import fill
 from tests.fakes.spark_cluster import busy, cluster_job
@@ -40,10 +43,13 @@ class FleetCampaign(kills.Campaign):
     def __init__(
         self, folder: Path, directory: Path, seed: int, s3: S3, tls: TlsWorld, cluster: tuple[str, list["subprocess.Popen[bytes]"]], disk: bool
     ) -> None:
+        self.kafka = KafkaTraffic(folder.parent / "broker")
+        self.proxies: list[Framegate] = []
         self.s3 = s3
         self.state = folder.parent / "state" / "checkpoint"
         self.output = s3.url.replace("production", "tables")
         self.done: collections.Counter[str] = collections.Counter()
+        self.of_kafka = ""  # what became of Kafka's requests
         self.missing = 0  # frames that reached their end, and are in no row
         self.restarts: list[str] = []  # why the job ended by itself, and had to be started again
         self._master, self.workers = cluster
@@ -51,7 +57,7 @@ class FleetCampaign(kills.Campaign):
         self._held = contextlib.ExitStack()
         ship = {"to": s3.url, "interval": "1s", "keep": "shipped"}
         small = {"segment_age": "1s", "segment_size": "1MiB", "budget": "16MiB", "flush": "20ms", "ship": ship}
-        super().__init__(folder, directory, seed, "all", disk=disk, tls=tls, **small)
+        super().__init__(folder, directory, seed, "all", disk=disk, tls=tls, kafka=(self.kafka.port, self.kafka.address), **small)
         self.most = 100
 
     def __enter__(self) -> "FleetCampaign":
@@ -62,7 +68,12 @@ class FleetCampaign(kills.Campaign):
         self.s3.fault = lambda method, path: None
         self._held.close()
         self.close()
+        self.kafka.close()
         self._errors.close()
+
+    def begin(self) -> Framegate:
+        self.proxies.append(super().begin())
+        return self.proxy
 
     # --- the job -----------------------------------------------------------------------------------------------------------------
 
@@ -121,6 +132,7 @@ class FleetCampaign(kills.Campaign):
         self.traffic.quiet()
         self.traffic.part()
         assert self.proxy.stop(kills.WAIT_S) == 0
+        self.kafka.stop()
         ship = ("tap", "ship", str(self.directory), self.s3.url)  # the shipper may have waited for its next attempt
         self.until(lambda: run_cli(*ship).returncode == 0, "the rest is shipped")
         self.start_job(availableNow=True)
@@ -130,6 +142,7 @@ class FleetCampaign(kills.Campaign):
         accounts = judge(root, self.traffic, kills.captured(self._rules), faults)
         self._compare(root)
         self._judge_minutes()
+        self.of_kafka = self.kafka.judge(functools.partial(table, self.output))
         return accounts
 
     def report(self, accounts: Mapping[Key, Account]) -> str:
@@ -137,7 +150,8 @@ class FleetCampaign(kills.Campaign):
         names = ("sent", "truth", "stored", "exact", "at_most", "unknown")
         sums = {name: sum(getattr(account, name) for account in accounts.values()) for name in names}
         ended = [text.strip().rsplit("\n", 1)[-1][:200] for text in self.restarts]
-        return f"{dict(self.done)}; {sums}; missing: {self.missing}; clients: {len(self.traffic.clients)}; the job ended {len(ended)} times: {ended}"
+        clients = f"missing: {self.missing}; clients: {len(self.traffic.clients)}"
+        return f"{dict(self.done)}; {sums}; {clients}; the job ended {len(ended)} times: {ended}\n{self.of_kafka}"
 
     def _compare(self, root: str) -> None:
         """The tables have what the log has, each once."""
@@ -159,6 +173,9 @@ class FleetCampaign(kills.Campaign):
         rows = table(self.output, "connections")
         ends = {row["connection_id"]: row for row in rows}
         assert len(ends) == len(rows), "a connection that is there twice"
+        of_kafka = {identifier for identifier, end in ends.items() if end["listener"] == KAFKA}
+        for identifier in of_kafka:
+            del ends[identifier]
         without: collections.Counter[str] = collections.Counter()
         for client in self.traffic.clients:
             end = ends.pop(client.id, None)
@@ -170,7 +187,11 @@ class FleetCampaign(kills.Campaign):
             assert client.received() <= end["response_frames"] <= end["request_frames"], end
         assert not ends, "connections that no client had"
         killed = {stream for kill in self.kills for stream in kill.streams if kill.kind != "control"}  # without control, processors end in order
-        assert {stream: count for stream, count in without.items() if stream not in killed} == {**lost}
+        counted = collections.Counter(lost)
+        counted.subtract({stream: count for stream, count in without.items() if stream not in killed})
+        closed = (row["id"] for proxy in self.proxies for row in proxy.events("closed") if row["listener"] == KAFKA)
+        assert min(counted.values(), default=0) >= 0
+        assert counted.total() <= sum(parse_connection_id(text) not in of_kafka for text in closed), "nobody else had connections"
 
     def _judge_minutes(self) -> None:
         """No row says ``complete`` where a frame is missing; minutes are judged as ``verify`` does, and the command says so."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from framegate.proxy.tap.completeness import Verdict
 from framegate.proxy.tap.fleet import Minute, Node, minutes, verify_node
-from framegate.proxy.tap.ledger import Shipped, read_ledger
+from framegate.proxy.tap.ledger import LEDGER_NAME, Shipped, read_ledger
 from framegate.proxy.tap.log_reader import end_offset
 from framegate.proxy.tap.record import FLAG_AT_MOST
 from framegate.proxy.tap.shipper import Shipper, Told, ToldStream
@@ -22,7 +22,7 @@ class FaultyStore(Store):
 
     def __init__(self, root: str) -> None:
         made = store_at(root, create=True)
-        super().__init__(root, made._client, made._prefix)
+        super().__init__(root, made._base, made._prefix)
         self.faults: dict[str, list[Any]] = {}
         self.calls: list[str] = []
 
@@ -36,15 +36,12 @@ class FaultyStore(Store):
             if found is not None:
                 found()
 
-    def create(self, name: str, chunks: Iterable[bytes], size: int, *, again: bool = False) -> None:
-        self._meet("create")
-        super().create(name, chunks, size, again=again)
-        self._meet("created")
-
-    def replace(self, name: str, data: bytes, version: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        self._meet("replace")
-        found = super().replace(name, data, version)
-        self._meet("replaced")
+    def replace(self, name: str, chunks: Iterable[bytes | memoryview], version: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Of segments, it is called ``create``."""
+        method = "replace" if name == LEDGER_NAME else "create"
+        self._meet(method)
+        found = super().replace(name, chunks, version)
+        self._meet(f"{method}d")
         return found
 
 

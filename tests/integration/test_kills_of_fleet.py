@@ -1,4 +1,5 @@
-"""From the generator to the tables: whatever is killed or fails, whenever, each frame is a row once, or a gap says that it is missing.
+"""From the generator to the tables: whatever is killed or fails, whenever, each frame is a row once, or a gap says that it is missing. So is each
+request of a real Kafka broker's clients.
 
 Each kind of fault once. More of them, drawn from ``FRAMEGATE_SEED`` (default 1), with ``FRAMEGATE_KILLS=200``; what happened is printed (``-s``).
 """
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
 from tests.fakes.kills_of_fleet import FAULTS, FAULTS_OF_DISKS, FleetCampaign
+from tests.fakes.real_kafka import HAS_BROKER
 from tests.fakes.s3 import S3
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.spark_cluster import standalone
@@ -23,6 +27,8 @@ SEED = int(os.environ.get("FRAMEGATE_SEED", "1"))
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.spark
+@pytest.mark.kafka
+@HAS_BROKER
 @pytest.mark.timeout(3600 if KILLS else 600)
 def test_whatever_fails_each_frame_is_a_row_once_or_counted(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, s3: S3, tls_world: TlsWorld

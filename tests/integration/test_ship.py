@@ -42,25 +42,26 @@ def found(s3: S3) -> Fleet:
 
 def test_the_rules_of_a_store_hold_for_s3(s3: S3) -> None:
     store = store_at(f"{s3.url}/n")
-    store.create("s/1", iter([b"1"]), 1)
-    with pytest.raises(ConflictError):
-        store.create("s/1", iter([b"2"]), 1)
+    data = os.urandom(2 * WHOLE + 1)
+    store.replace("s/1", [b"1"], None)
+    store.replace("s/3", [data[:WHOLE], data[WHOLE:]], None)
+    assert b"".join(store.chunks("s/3")[0]) == data
+    for name in ("s/1", "s/3"):  # of any size
+        with pytest.raises(ConflictError):
+            store.replace(name, [data], None)
     with pytest.raises(AbsentError):
         store.read("s/2")
-    data = os.urandom(2 * WHOLE + 1)
-    store.create("s/3", iter([data[:WHOLE], data[WHOLE:]]), len(data))
-    assert b"".join(store.chunks("s/3")) == data
     assert [(item.name, item.size) for item in store.items("s")] == [("1", 1), ("3", len(data))]
     assert [item.name for item in store.items("s", "1")] == ["3"]
     assert store_at(s3.url).folders() == ["n"]
     _, version = store.read("s/1")
-    newer = store.replace("s/1", b"22", version)
+    newer = store.replace("s/1", [b"22"], version)
     for stale in (version, None):
         with pytest.raises(ConflictError):
-            store.replace("s/1", b"3", stale)
-    store.replace("s/1", b"333", newer)
+            store.replace("s/1", [b"3"], stale)
+    store.replace("s/1", [b"333"], newer)
     with pytest.raises(AbsentError):
-        store_at("s3://no-such-bucket/n").create("x", iter([b""]), 0)
+        store_at("s3://no-such-bucket/n").replace("x", [b""], None)
     s3.fault = lambda method, path: 403
     with pytest.raises(StoreError) as refused:
         store.read("s/1")

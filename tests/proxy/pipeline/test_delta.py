@@ -1,10 +1,13 @@
 """The tables without Spark: what is committed, what other programs read, and what goes again."""
 
+import contextlib
 import datetime
 import errno
+import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from framegate.proxy.pipeline.delta import APPLICATION, DeltaTables, Maintenance
 from framegate.proxy.pipeline.kafka_tables import State
 from framegate.proxy.pipeline.place import UNFINISHED, Folder, place_of
 from framegate.proxy.pipeline.sql import open_tables
+from framegate.proxy.pipeline.table_files import TableFile
 from framegate.proxy.tap.store import StoreError
 from tests.fakes.jobs import table as rows_in
 from tests.fakes.outputs import Output, files_in, opened
@@ -109,6 +113,7 @@ def test_files_of_a_batch_that_was_not_committed_are_read_by_nobody_and_go(outpu
 
 def test_files_in_no_table_stay_for_the_grace_time(tmp_path: Path) -> None:
     tables = DeltaTables(tmp_path)
+    write(tables, 0)
     tables.write("frames", rows(START))
     now = time.time()
     for age, left in ((delta.GRACE_S - 60, 1), (delta.GRACE_S + 1, 0)):
@@ -118,8 +123,10 @@ def test_files_in_no_table_stay_for_the_grace_time(tmp_path: Path) -> None:
         assert len(files_in(tmp_path)) == left
 
 
-def test_a_removal_of_files_waits_for_the_batch_that_writes_them(tmp_path: Path) -> None:
+def test_a_removal_of_files_waits_for_the_batch_that_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = DeltaTables(tmp_path)
+    write(tables, 0, START)
+    monkeypatch.setattr(delta, "TABLE_SCHEMAS", {"frames": TABLE_SCHEMAS["frames"]})  # it is opened before the batch is committed
     work = Maintenance(tables, every_s=0, expire_after_s=None)
     thread = threading.Thread(target=work.run_once)
     with tables.lock:
@@ -128,9 +135,64 @@ def test_a_removal_of_files_waits_for_the_batch_that_writes_them(tmp_path: Path)
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
-        tables.commit("frames", 0, "query", [file])
+        tables.commit("frames", 1, "query", [file])
     thread.join(30)
-    assert len(rows_in(tmp_path, "frames")) == work.passes == 1
+    assert (len(rows_in(tmp_path, "frames")), work.passes) == (2, 1)
+
+
+def before_call(patch: pytest.MonkeyPatch, target: Any, name: str, act: Callable[[], object]) -> None:
+    """Act before the next call of a function."""
+    made = getattr(target, name)
+
+    def stopped(*args: Any, **options: Any) -> Any:
+        patch.undo()
+        act()
+        return made(*args, **options)
+
+    patch.setattr(target, name, stopped)
+
+
+def test_a_stale_job_removes_no_file_of_the_one_that_took_its_place(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands still in a removal of files. It loses nothing of what the other one has committed, nor of what that one will commit."""
+    monkeypatch.setitem(delta._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 0 seconds")
+    batches = itertools.count()
+    taken: list[tuple[DeltaTables, list[TableFile]]] = []
+
+    def take_over() -> None:
+        live = DeltaTables(output)
+        write(live, next(batches), START)
+        taken.append((live, live.write("frames", rows(START))))
+
+    for call in ("DeltaTable", "vacuum", "_jobs", "remove"):
+        stale = DeltaTables(output)
+        write(stale, next(batches), START)
+        stale.write("frames", rows(START))  # there is something to remove
+        target: Any = {"DeltaTable": delta, "vacuum": DeltaTable, "_jobs": stale, "remove": stale.place}[call]
+        refused = pytest.raises(TableError, match="another job writes") if call != "remove" else contextlib.nullcontext()
+        with monkeypatch.context() as patch, refused:
+            before_call(patch, target, call, take_over)
+            stale.remove_unused("frames")
+        live, files = taken.pop()
+        live.commit("frames", batch := next(batches), "query", files)
+        assert len(rows_in(output, "frames")) == batch + 1
+
+
+def test_a_job_removes_what_an_earlier_one_has_not_committed_only_when_that_one_cannot_commit_it(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(delta._PROPERTIES, "delta.deletedFileRetentionDuration", "interval 0 seconds")
+    for first in ("stale", "live"):
+        stale = DeltaTables(f"{output}-{first}")
+        late = stale.write("frames", rows(START))
+        live = DeltaTables(stale.output)
+        work = Maintenance(live, every_s=0, expire_after_s=None)
+        work.run_once()
+        if first == "live":
+            write(live, 0, START)
+            work.run_once()
+        with contextlib.nullcontext() if first == "stale" else pytest.raises(TableError, match="has batch 0 already"):
+            stale.commit("frames", 0, "query", late)
+        assert len(rows_in(stale.output, "frames")) == len(files_in(Path(stale.output) if isinstance(output, Path) else stale.output)) == 1
 
 
 def test_a_batch_is_added_once_though_another_job_goes_on_that_was_thought_dead(output: Output) -> None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from framegate.proxy.tap.shipper import CONSUMER, Told
 from framegate.proxy.tap.store import AbsentError, StoreError
 from tests.fakes.kept_tap import HOUR_NS, START, in_segments
 from tests.fakes.s3 import S3
-from tests.fakes.shipped import MINUTE_NS, ShippedTap
+from tests.fakes.shipped import MINUTE_NS, FaultyStore, ShippedTap
 
 S = 1_000_000_000
 
@@ -119,6 +121,40 @@ def test_a_ledger_that_the_store_takes_cut_off_or_whose_answer_is_lost_is_whole_
         left[:] = [503] * times
         assert shipped.look(), "nobody else has replaced it"
     assert shipped.verify()[1].complete
+
+
+def test_what_is_sent_late_and_cut_off_replaces_no_segment_that_was_compared(tmp_path: Path, s3: S3) -> None:
+    """A shipper stands still within a request, and dies behind it. The next one has sent the segment meanwhile."""
+    shipped = ShippedTap(tmp_path / "tap", url=f"{s3.url}/late")
+    shipped.tap.end(in_segments(shipped.tap, 1))
+    shipped.leave()
+    first, *_ = segments(str(shipped.folder), "edge.0.b0")
+    path = f"/taps/production/late/edge/edge.0.b0/{Path(first.path).name}"
+    s3.put(path, b"garbled")
+    late, sent = threading.Event(), threading.Event()
+
+    def fault(method: str, asked: str) -> int | None:
+        if (method, asked) != ("PUT", path) or late.is_set():
+            return None
+        late.set()
+        assert sent.wait(30)
+        return 7
+
+    s3.fault = fault
+    former = shipped.shipper
+    shipped.store.faults = {"created": [StoreError("killed")]}
+    with ThreadPoolExecutor() as executor:
+        killed = executor.submit(former.look, None, last=True)
+        assert late.wait(30)
+        shipped.store = FaultyStore(shipped.root)
+        shipped.restart()
+        assert shipped.look()
+        assert shipped.verify()[1].complete
+        sent.set()
+        with contextlib.suppress(StoreError):
+            killed.result(30)
+    assert shipped.verify()[1].complete
+    assert shipped.store.read(f"edge.0.b0/{Path(first.path).name}")[0] == Path(first.path).read_bytes()
 
 
 def test_of_two_shippers_one_is_told_and_nothing_is_lost(shipped: ShippedTap) -> None:
