@@ -38,6 +38,10 @@ def ready(room: Room) -> dict[str, str]:
     return {pod["metadata"]["name"]: _config_map(pod["spec"]) for pod in good}
 
 
+def pod_names(room: Room) -> list[str]:
+    return [pod["metadata"]["name"] for pod in room.get("pods", "-l", "app=rolled")["items"]]
+
+
 def _config_map(spec: dict[str, Any]) -> str:
     return str(next(volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume))
 
@@ -60,6 +64,9 @@ def test_a_bad_configuration_stops_its_rollout_and_undo_brings_the_former_one_ba
 
     wait_until(stands, "a new pod whose framegate does not start", 60.0, 0.5)
     assert ready(room) == before, "the former pods serve"
+    (ended,) = [name for name in pod_names(room) if name not in before]
+    wait_until(lambda: "/tls/none.crt: cannot be read" in room.kubectl("logs", ended, "-c", CONTAINER, check=False), "framegate's own reason", 30.0)
+    assert room.sidecar(ended)["lastState"]["terminated"]["exitCode"] == 2
     over_pods = (sys.executable, "-P", "-m", "framegate.control.cli", "--kube", "-n", room.name, "-l", "app=rolled")
     found = room.command(*over_pods, "status")
     rows = [line.split()[:2] for line in found.stdout.splitlines()[1:]]
@@ -73,7 +80,7 @@ def test_a_bad_configuration_stops_its_rollout_and_undo_brings_the_former_one_ba
     assert set(ready(room).values()) == set(before.values())
     room.kubectl("rollout", "restart", "deployment/rolled")
     room.kubectl(*status, "--timeout=120s", timeout_s=130.0)
-    wait_until(lambda: len(room.get("pods", "-l", "app=rolled")["items"]) == 2, "the end of the former pods", 60.0, 0.5)
+    wait_until(lambda: len(pod_names(room)) == 2, "the end of the former pods", 60.0, 0.5)
     after = ready(room)
     assert (set(after.values()), after.keys() & before.keys()) == (set(before.values()), set())
     found = room.command(*over_pods, "status", "--output", "json")
