@@ -112,10 +112,13 @@ class Hostages:
 @pytest.mark.parametrize("group", [False, True] if not GROUPS_V2 else [True], ids=lambda group: "all processes" if group else "one process")
 def test_a_sidecar_over_its_memory_limit_costs_its_own_connections_only(room: Room, group: bool) -> None:
     """The pool is larger than the container on purpose. With control groups of version 1 the kernel kills the largest process, a processor; with
-    version 2 it kills all of them. With version 1 the test also makes the kernel choose framegate's first process, whose end ends all of them."""
-    scene = Scene(room, CONFIGURATION.replace("{size: 0}", "{size: 2GiB}"), options=("--memory", "256Mi"))
+    version 2 it kills all of them. With version 1 the test also makes the kernel choose framegate's first process, whose end ends all of them.
+
+    The tap writes seldom: a processor whose frames are all on the disk lacks none when it is killed, and has no row ``tap_gap``."""
+    configuration = CONFIGURATION.replace("{size: 0}", "{size: 2GiB}").replace("budget: 1GiB", "budget: 1GiB\n  flush: 10s")
+    scene = Scene(room, configuration, options=("--memory", "256Mi"))
     load = Load(scene)
-    scene.wait_traffic()  # whose last frames are not yet on the disk when the kernel kills
+    scene.wait_traffic()
     broker, before = scene.application(), scene.sidecar()
     if group and not GROUPS_V2:
         for pid in processes.of_container(before.container):
