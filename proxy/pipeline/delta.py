@@ -10,8 +10,8 @@ Layout of an output, a folder or a URL::
     <output>/_checkpoint/                                 Spark's log of offsets and commits, in a folder (unless the job has another place for it)
 
 The commit of a batch carries its number as the version of two application transactions: ``framegate``, by which readers know the last batch of a
-table, and the id of the streaming query, by which the job knows its own tables. The tables of a batch are committed one after the other, ``frames``
-last. So a batch that ``frames`` has is in all tables, and after a kill in between the replay commits it to those that lack it.
+table, and the id of the streaming query, by which the job knows its own tables. The tables of a batch are committed in any order, ``frames`` behind
+all others. So a batch that ``frames`` has is in all tables, and after a kill in between the replay commits it to those that lack it.
 
 Files have new names each time, and belong to a table by its log alone: those of a batch that was not committed are removed when they are old. A job
 removes files that it has found before it looked whether another one has begun: so none of them is that one's. And it removes none before it has
@@ -244,12 +244,12 @@ class DeltaTables:
         return written.files
 
     def commit(self, name: str, batch: int, query: str, files: Sequence[TableFile]) -> int:
-        """Add the files of a batch to a table. Returns the number of rows. ``query``: id of the streaming query; "" for none. Raises TableError:
-        another job has added the batch meanwhile.
+        """Add the files of a batch to a table; ``lock`` is held, and other threads may add to other tables. Returns the number of rows. ``query``: id
+        of the streaming query; "" for none. Raises TableError: another job has added the batch meanwhile.
         """
         table, address = self._tables[name], self.place.address(name)
         applications = [application for application in (APPLICATION, query) if application]
-        with self.lock, _one_line(address):
+        with _one_line(address):
             self.place.sync_folders(f"{name}/{file.path}" for file in files)
             properties = CommitProperties(app_transactions=[Transaction(application, batch) for application in applications])
             table.update_incremental()  # a commit cannot cross a deletion, nor versions that are gone

@@ -2,9 +2,11 @@
 
 The source has it as its column ``decoded``, which only the job asks for: bytes of an Arrow stream, in the first of the rows that were made together,
 for the frames of all of them. So each task decodes what it reads, before the payload is cut and without a copy of it, and the JVM passes one value.
-The metadata of its schema says how far the log was read: ``stream`` (``stream_key``), and ``end``, the offset behind the last block.
+The metadata of its schema says how far the log was read: ``stream`` (``stream_key``), and ``end``, the offset behind the last block. If there are no
+frames of Kafka, the value is these two as JSON: a stream may end with frames of another protocol, and requests wait for its end.
 """
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,18 +57,20 @@ def stream_key(node: str, stream: str) -> str:
 
 
 def contents_of(group: "Group") -> pa.Array:
-    """The column ``decoded`` of the rows of some blocks; it is null in all but the first, and there, too, for rows of other protocols' frames."""
-    kafka = group.rows["protocol"] == record.PROTOCOL_KAFKA
-    frames = kafka & (group.rows["kind"] == record.KIND_FRAMES)
-    if not bool((kafka | (group.rows["kind"] != record.KIND_FRAMES)).any()):
-        return pa.nulls(len(group), pa.binary())
-    table = _table(group, frames)
+    """The column ``decoded`` of the rows of some blocks; it is null in all but the first."""
+    if not len(group):
+        return pa.nulls(0, pa.binary())
+    frames = (group.rows["protocol"] == record.PROTOCOL_KAFKA) & (group.rows["kind"] == record.KIND_FRAMES)
     header = group.blocks[-1].header
-    schema = table.schema.with_metadata({"stream": stream_key(group.node, group.stream), "end": str(header.offset + header.block_len)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_batch(table)
-    value = sink.getvalue()
+    read = {"stream": stream_key(group.node, group.stream), "end": str(header.offset + header.block_len)}
+    if not frames.any():
+        value = pa.py_buffer(json.dumps(read).encode())
+    else:
+        table = _table(group, frames)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema.with_metadata(read), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_batch(table)
+        value = sink.getvalue()
     offsets, valid = np.full(len(group) + 1, value.size, dtype="i4"), np.zeros(len(group), dtype=bool)
     offsets[0], valid[0] = 0, True
     return pa.Array.from_buffers(pa.binary(), len(group), [pa.py_buffer(np.packbits(valid, bitorder="little")), pa.py_buffer(offsets), value])
@@ -74,11 +78,15 @@ def contents_of(group: "Group") -> pa.Array:
 
 def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
     """The rows of several values of the column, and how far each stream was read, by ``stream_key``."""
-    tables = [pa.ipc.open_stream(value).read_all() for value in values]
+    tables: list[pa.Table] = []
     ends: dict[str, int] = {}
-    for table in tables:
-        stream, end = table.schema.metadata[b"stream"].decode(), int(table.schema.metadata[b"end"])
-        ends[stream] = max(end, ends.get(stream, 0))
+    for value in values:
+        if value.startswith(b"{"):
+            read = json.loads(value)
+        else:
+            tables.append(pa.ipc.open_stream(value).read_all())
+            read = {name.decode(): text.decode() for name, text in tables[-1].schema.metadata.items()}
+        ends[read["stream"]] = max(int(read["end"]), ends.get(read["stream"], 0))
     return pa.concat_tables([CONTENTS_SCHEMA.empty_table(), *(table.replace_schema_metadata() for table in tables)]), ends
 
 

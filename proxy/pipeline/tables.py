@@ -13,11 +13,13 @@
 They are Delta Lake tables (``delta``); ``columns`` describes their columns, and ``views`` reads them with Spark.
 
 Each batch is in the tables exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it
-hands over the same offsets as the same N again. The writer commits a batch under its number, and passes over a table that has the number.
+hands over the same offsets as the same N again. The writer commits a batch under its number, and passes over a table that has the number. It commits
+to all tables at once, and to ``frames`` behind them.
 
 No row waits for a watermark, and no late row is dropped: the tables by minute hold partial sums, and their views add them up.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -96,10 +98,13 @@ class TableWriter:
         if batch > newest:
             with self._tables.lock:
                 files, sums = self._write(results, batch)
-                for table in TABLE_SCHEMAS:  # frames is the last
-                    if table == "frames" or (last.get(table, -1) < batch and files.get(table)):
-                        rows[table] = self._tables.commit(table, batch, query, files.get(table, ()))
-                        self.total[table] += rows[table]
+                lacking = [table for table, some in files.items() if table != "frames" and some and last.get(table, -1) < batch]
+                with ThreadPoolExecutor(len(TABLE_SCHEMAS)) as executor:
+                    added = executor.map(lambda table: self._tables.commit(table, batch, query, files[table]), lacking)
+                    rows |= zip(lacking, added, strict=True)
+                rows["frames"] = self._tables.commit("frames", batch, query, files["frames"])
+                for table, count in rows.items():
+                    self.total[table] += count
             self.states_of[batch] = {} if sums is None else completeness.states(sums)
         self.rows_of[batch] = rows
         for kept in (self.rows_of, self.states_of):
@@ -113,7 +118,9 @@ class TableWriter:
         """Write the files of every table. Returns them, and the rows of ``completeness``."""
         frames, contents, made = read_results(results.toArrow(), absolute(self._tables.output))
         made |= self._of_kafka(batch, contents, made.get("gaps"))
-        files = {table: self._tables.write(table, rows) for table, rows in made.items() if rows.num_rows}
+        made = {table: rows for table, rows in made.items() if rows.num_rows}
+        with ThreadPoolExecutor(len(TABLE_SCHEMAS)) as executor:
+            files = dict(zip(made, executor.map(self._tables.write, made, made.values()), strict=True))
         return {**files, "frames": frames}, made.get("completeness")
 
     def _of_kafka(self, batch: int, decoded: list[bytes], gaps: pa.Table | None) -> dict[str, pa.Table]:

@@ -42,7 +42,8 @@ def rows(*times: datetime.datetime, table: str = "frames", **more: Any) -> pa.Ta
 
 def write(tables: DeltaTables, batch: int, *times: datetime.datetime, table: str = "frames", query: str = "query", **more: Any) -> int:
     """Add a batch to a table."""
-    return tables.commit(table, batch, query, tables.write(table, rows(*times, table=table, **more)) if times else [])
+    with tables.lock:
+        return tables.commit(table, batch, query, tables.write(table, rows(*times, table=table, **more)) if times else [])
 
 
 def compact(output: Output, table: str = "frames") -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,11 +37,12 @@ class Batch:
 
 
 class Stopping:
-    """Calls a function before a call of a place or of a table's commit, by its number; it counts those calls."""
+    """Calls a function before a call of a place or of a table's commit, by its number. It counts those calls; threads make them in turn."""
 
     def __init__(self, at: int, meanwhile: Callable[[], object]) -> None:
         self.calls = itertools.count()
         self.names: list[str] = []
+        self._lock = threading.RLock()
         self._at = at
         self._meanwhile = meanwhile
 
@@ -50,10 +52,11 @@ class Stopping:
 
     def _stopping(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **options: Any) -> Any:
-            self.names.append(name)
-            if next(self.calls) == self._at:
-                self._meanwhile()
-            return call(*args, **options)
+            with self._lock:
+                self.names.append(name)
+                if next(self.calls) == self._at:
+                    self._meanwhile()
+                return call(*args, **options)
 
         return made
 
