@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
-from framegate.proxy.pipeline.delta import STATES, has_batches
+from framegate.proxy.pipeline.delta import JOBS, STATES, has_batches
 from framegate.proxy.pipeline.place import local_path
 from framegate.proxy.pipeline.session import open_private
 from framegate.proxy.pipeline.settings import PipelineSettings
@@ -68,7 +68,7 @@ def _check_store(settings: PipelineSettings) -> None:
     if settings.checkpoint is None:
         raise UsageError("--checkpoint: an output in an object store needs a folder for Spark's checkpoint, which outlives the job")
     try:
-        strange = sorted(set(store_at(url).folders()) - {*TABLE_SCHEMAS, STATES})
+        strange = sorted(set(store_at(url).folders()) - {*TABLE_SCHEMAS, STATES, JOBS})
     except OSError as error:
         raise UsageError(f"--output: {error}") from error
     if strange:

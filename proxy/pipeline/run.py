@@ -112,10 +112,10 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
     ``make_writer``: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
 
     Returns:
-        An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
-        has files of something else, is in use or whose checkpoint is missing, a consumer's name that another job has, a heap that is too small; 128
-        and the number of the signal that ended the job early: while Spark started, for the second time, or before an available-now job had read
-        everything. The reason is one line on standard error.
+        An exit code: 0; 1 when the query failed, or the disk was full before it began; 2 when it could not begin: no Java or PySpark, no source, an
+        output that cannot be written to, has files of something else, is in use or whose checkpoint is missing, a consumer's name that another job
+        has, a heap that is too small; 128 and the number of the signal that ended the job early: while Spark started, for the second time, or before
+        an available-now job had read everything. The reason is one line on standard error.
     """
     with SparkLog() as log:
         return _Job(settings, emit, make_writer, log).run()
@@ -136,7 +136,8 @@ class _Job:
             with contextlib.redirect_stderr(self._log.stream):  # PySpark's threads print errors when the JVM goes
                 code, text = self._run()
         except (UsageError, SparkMissingError) as error:
-            code, text = EXIT_USAGE, str(error)
+            full = _disk_is_full(str(error))
+            code, text = (EXIT_FAILED, self._why(str(error))) if full else (EXIT_USAGE, str(error))
         except StoppedError:
             code, text = self._stopping.exit_code, self._stopping.word
         except spark_errors() as error:
@@ -215,11 +216,15 @@ class _Job:
 
     def _why(self, message: str) -> str:
         """Why a query failed, in one line: what the JVM said when it died, a disk that is full, or what Spark's message says."""
-        if any(os.strerror(number) in message for number in _DISK_FULL):
+        if _disk_is_full(message):
             places = (local_path(self._settings.output), local_path(self._settings.place_of_checkpoint), Path(tempfile.gettempdir()))
             free, full = min((shutil.disk_usage(place).free, str(place)) for place in places if place is not None and place.exists())
             return f"{full}: no space left on device ({free >> 10} KiB free): free some and start the job again: it goes on where it was"
         return self._log.reason() or _reason(message)
+
+
+def _disk_is_full(message: str) -> bool:
+    return any(os.strerror(number) in message for number in _DISK_FULL)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from framegate.proxy.pipeline.claims import claim_name
+from framegate.proxy.pipeline.claims import claim_name, claim_output
 from framegate.proxy.pipeline.delta import DeltaTables
+from framegate.proxy.pipeline.kafka_tables import State
 from framegate.proxy.pipeline.run import EXIT_USAGE, run_pipeline
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.tap.consumer import claim_consumer, write_consumer
 from tests.fakes.jobs import JOB, environment
+from tests.fakes.outputs import Output
 
 
 def refusal(capsys: pytest.CaptureFixture[str], **settings: Any) -> str:
@@ -68,6 +70,14 @@ def test_tables_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.
     DeltaTables(tmp_path)
     (tmp_path / "gaps" / "_delta_log" / f"{0:020}.json").write_text("torn\n")
     assert refusal(capsys, source=tmp_path, output=tmp_path).startswith(f"--output: {tmp_path}/gaps: ")
+
+
+def test_what_a_job_left_is_its_successors(tmp_path: Path, output: Output) -> None:
+    settings = PipelineSettings(source=tmp_path, output=output, checkpoint=tmp_path / "checkpoint")
+    for _ in range(2):
+        with claim_output(settings):
+            tables = DeltaTables(output)
+            tables.write_state(tables.read_state(1), State())
 
 
 def test_an_output_that_is_no_folder_or_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
