@@ -413,7 +413,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     bool unsent = frames && (taken < end || (rest && rest != Py_None));
     bool kept = !unsent && !unusual && end < length && may_keep(lane, self->buffer + end, length - end, came)
                 && keep_begun(lane, self->buffer + end, length - end);
-    if (!kept) drop_begun(lane);
+    if (!kept && lane->begun) drop_begun(lane);
     if (end == length || kept) lane->side->reads++;  /* else Python counts the read */
     if (touch(self->sides, (PyObject *)lane->side, &lane->side->touched) < 0) goto failed;
     if (!unsent && (end == length || kept) && !unusual) {

@@ -37,14 +37,13 @@ class TlsConnection:
         """Take the bytes that OpenSSL wrote by itself, for the socket."""
 
 class Lane:
-    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext. ``longest``: the
-    longest frame, with its header, whose beginning it keeps; at most 256 KiB.
+    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext. ``longest``:
+    the longest frame, with its header, whose beginning it keeps; at most 256 KiB.
     """
 
     def __init__(self, fd: int, side: Side, tls: TlsConnection | None, longest: int, /) -> None: ...
     def keep(self, begun: bytes, /) -> bool:
-        """Keep the bytes of a frame that has begun, which are not counted; at most 256 KiB. False: there is no room for them, or the frame is too large.
-        """
+        """Keep the bytes of a frame that has begun, which are not counted; at most 256 KiB. False: there is no room, or the frame is too large."""
 
     def close(self) -> bytes | None:
         """Close it, and the lane of its peer. Returns the bytes of the frame that has begun on it, which are not counted, or None."""
@@ -76,8 +75,8 @@ class FastPath:
     def run(
         self, now_ns: int, until_ns: int, opened: bool, /
     ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int, bytes | None]] | None, list[tuple[SideStats, int]] | None]:
-        """Handle events of the last wait, up to the first read that must be handed over: at most one read, and 1 MiB of begun frames, are held that no memory pool has booked.
-        ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
+        """Handle events of the last wait, up to the first read that must be handed over: at most one read, and 1 MiB of begun frames, are held that no
+        memory pool has booked. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
 
         Returns the other events, as descriptor and bits; that read, in one or two parts as for ``Channel.take_over``, or None: all events are
         handled; and for each ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.

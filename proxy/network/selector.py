@@ -239,8 +239,8 @@ class Selector:
         self._timed = stats
 
     def settle(self) -> None:
-        """Take over the counts of the fast path, and the frames that have begun. Whoever looks at channels or sides outside of an event or a timer calls
-        this first.
+        """Take over the counts of the fast path, and the frames that have begun. Whoever looks at channels or sides outside of an event or a timer
+        calls this first.
         """
         if self.fast_path is not None:
             self.take_counts()
@@ -295,11 +295,15 @@ class Selector:
                 channel = self._lanes.get(fd)
                 if channel is not None:  # the first part may have closed it
                     channel.take_over(data, taken, frames, code, rest)
+        self._settle_before(others)
+        return others
+
+    def _settle_before(self, others: list[tuple[int, int]]) -> None:
+        """Take over from the fast path what the rest of the poll may look at. Who handles a channel takes the frame that has begun on its lane."""
         if self._timers.next_ns() <= self.now_ns:
             self.settle()
         elif others or self._handshakes or self._buffered or self._write_ended or self._closed:
             self.take_counts()
-        return others
 
     def _check_lanes(self, fast_path: "FastPath") -> None:
         """Raise AssertionError if a lane is open that should be closed."""
