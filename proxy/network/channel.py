@@ -239,6 +239,7 @@ class Channel(FdHandler):
         self.error = error
         self.closed_ns = self._loop.now_ns
         if self.lane is not None:
+            self.close_lane()
             self._loop.remove_lane(self, self.lane)
             self.lane = None
         self.read_half.close()
@@ -279,7 +280,7 @@ class Channel(FdHandler):
 
     def on_event(self, events: i64) -> None:
         if self.lane is not None:  # it may have been opened since the wait: events that a poll leaves are handled in the next one
-            self.lane.close()
+            self.take_begun(self.lane.close())
         try:
             if not self.is_open:
                 self._on_opening(events)
@@ -300,8 +301,13 @@ class Channel(FdHandler):
     def close_lane(self) -> None:
         """Have Python see what comes next, and count what has come."""
         if self.lane is not None:
-            self._loop.settle()
-            self.lane.close()
+            self._loop.take_counts()
+            self.take_begun(self.lane.close())
+
+    def take_begun(self, data: bytes | None) -> None:
+        """Take the beginning of a frame from the fast path, which counted the read."""
+        if data is not None:
+            self.read_half.take_begun(data)
 
     def count_passed(
         self, frames_received: i64, bytes_received: i64, frames_sent: i64, bytes_sent: i64, wire_received: i64, wire_sent: i64, last_ns: i64

@@ -1,8 +1,13 @@
 /* The fast path of a selector, in C: waits for events, and moves whole int32 frames between sockets, if nobody looks into them.
  *
  * Each channel of this kind has a lane. While a lane is open, an event is one recv, a scan of the frame headers, and one send of the whole frames to
- * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_connection.h``). Everything else goes to Python: other events; the bytes
- * behind the last whole frame; the rest of a send that the socket did not take; errors, and whatever TLS does beside. A lane for which Python does anything is closed, with its peer's; Python opens it again (``RelayLeg.received``).
+ * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_connection.h``). Everything else goes to Python: other events; the rest of
+ * a send that the socket did not take; errors, and whatever TLS does beside. A lane for which Python does anything is closed, with its peer's; Python
+ * opens it again (``RelayLeg.received``).
+ *
+ * The beginning of a frame, behind the last whole one, stays with the lane until the next read, or until Python takes it (``close``, ``take_begun``).
+ * No memory pool books these bytes, so all lanes together hold at most MOST_BEGUN, and the rest goes to Python at once; so does a frame that is
+ * cut through, or longer than READ_SIZE, and one that comes in pieces so small that copying them again and again would cost more than the reads.
  *
  * Traffic is counted here until Python takes the counts (``take_channels``, ``take_sides``), which it does before anything looks at them.
  *
@@ -28,6 +33,8 @@ enum {
     CLOCK_EACH = 4,          /* lanes between two readings of the clock */
     MOST_SKIPPED = 255,
     STEADY = 64,             /* reads in a row without a hand-over, after which none is skipped any more */
+    MOST_BEGUN = 1024 * 1024,  /* bytes of begun frames */
+    COPIED_AGAIN = 4096,     /* so many bytes of a begun frame may be copied with each read; more if the read had a quarter of them */
 };
 
 #include "tls_connection.h"
@@ -44,7 +51,7 @@ typedef struct {
 
 typedef struct Lane {
     PyObject_HEAD
-    int fd;
+    int fd, longest;         /* ``longest``: the longest frame whose beginning is kept */
     bool is_open, touched;
     unsigned char skipped, skips, steady;
     unsigned generation;
@@ -52,6 +59,8 @@ typedef struct Lane {
     struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
     TlsConnection *tls;         /* NULL: plaintext */
+    unsigned char *begun;    /* of a frame that is not whole; NULL: none. It is not counted yet. */
+    size_t begun_length;
     long long bytes_received, frames_received, bytes_sent, frames_sent, wire_received, wire_sent, last_ns;
 } Lane;
 
@@ -64,8 +73,10 @@ typedef struct {
     PyObject *channels;      /* lanes with counts that were not taken */
     PyObject *sides;         /* likewise */
     struct epoll_event events[EVENTS];
-    unsigned char buffer[READ_SIZE];
+    unsigned char buffer[2 * READ_SIZE];  /* a begun frame and a read */
 } FastPath;
+
+static size_t all_begun;     /* bytes, of all lanes */
 
 static PyTypeObject SideType, LaneType;
 
@@ -109,9 +120,13 @@ static PyTypeObject SideType = {
 
 static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
     PyObject *side, *tls;
-    if (!PyArg_ParseTuple(args, "iO!O", &self->fd, &SideType, &side, &tls)) return -1;
+    if (!PyArg_ParseTuple(args, "iO!Oi", &self->fd, &SideType, &side, &tls, &self->longest)) return -1;
     if (tls != Py_None && !PyObject_TypeCheck(tls, &TlsConnectionType)) {
         PyErr_SetString(PyExc_TypeError, "a TlsConnection or None is needed");
+        return -1;
+    }
+    if (self->longest > READ_SIZE) {
+        PyErr_SetString(PyExc_ValueError, "the beginning of a frame is longer than the buffer");
         return -1;
     }
     Py_XSETREF(self->side, (Side *)Py_NewRef(side));
@@ -131,8 +146,24 @@ static void part(Lane *lane) {
     lane->peer = NULL;
 }
 
+static void drop_begun(Lane *lane) {
+    all_begun -= lane->begun_length;
+    free(lane->begun);
+    lane->begun = NULL;
+    lane->begun_length = 0;
+}
+
+/* The begun frame as bytes, or None. */
+static PyObject *take_begun(Lane *lane) {
+    if (!lane->begun) Py_RETURN_NONE;
+    PyObject *begun = PyBytes_FromStringAndSize((char *)lane->begun, lane->begun_length);
+    if (begun) drop_begun(lane);
+    return begun;
+}
+
 static void lane_dealloc(Lane *self) {
     part(self);
+    drop_begun(self);
     Py_XDECREF(self->side);
     Py_XDECREF(self->tls);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -140,11 +171,41 @@ static void lane_dealloc(Lane *self) {
 
 static PyObject *lane_close(Lane *self, PyObject *unused) {
     close_lane(self);
-    Py_RETURN_NONE;
+    return take_begun(self);
+}
+
+/* Whether the bytes behind the last whole frame, after a read of ``received`` bytes, may stay with the lane. */
+static bool may_keep(const Lane *lane, const unsigned char *data, size_t length, size_t received) {
+    if (length > COPIED_AGAIN && length / 4 > received) return false;
+    if (length < 4) return true;
+    uint32_t word;
+    memcpy(&word, data, 4);
+    int32_t size = (int32_t)__builtin_bswap32(word);
+    return size >= 0 && size <= lane->longest - 4 && (lane->limit < 0 || size <= lane->limit);
+}
+
+static bool keep_begun(Lane *lane, const unsigned char *data, size_t length) {
+    if (all_begun - lane->begun_length + length > MOST_BEGUN) return false;
+    unsigned char *begun = realloc(lane->begun, length);
+    if (!begun) return false;
+    memcpy(begun, data, length);
+    all_begun += length - lane->begun_length;
+    lane->begun = begun;
+    lane->begun_length = length;
+    return true;
+}
+
+static PyObject *lane_keep(Lane *self, PyObject *object) {
+    if (!PyBytes_CheckExact(object) || PyBytes_GET_SIZE(object) == 0 || PyBytes_GET_SIZE(object) > READ_SIZE || self->begun)
+        return PyErr_Format(PyExc_ValueError, "bytes are needed, and a lane without any");
+    unsigned char *begun = (unsigned char *)PyBytes_AS_STRING(object);
+    size_t length = PyBytes_GET_SIZE(object);
+    return PyBool_FromLong(may_keep(self, begun, length, length) && keep_begun(self, begun, length));
 }
 
 static PyMethodDef lane_methods[] = {
-    {"close", (PyCFunction)lane_close, METH_NOARGS, "Close it, and the lane of its peer. No effect on a closed one."},
+    {"keep", (PyCFunction)lane_keep, METH_O, "Keep the bytes of a begun frame. Returns whether that is possible."},
+    {"close", (PyCFunction)lane_close, METH_NOARGS, "Close it, and the lane of its peer. Returns the bytes of its begun frame, or None."},
     {NULL},
 };
 
@@ -214,7 +275,7 @@ static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t cou
     if (limit == -1 && PyErr_Occurred()) return NULL;
     if (lane->skips) {
         lane->skips--;
-        Py_RETURN_NONE;
+        Py_RETURN_FALSE;
     }
     if (lane->peer != peer) {
         part(lane);
@@ -225,7 +286,7 @@ static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t cou
     lane->limit = limit;
     lane->generation = self->generation;
     lane->is_open = true;
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 static bool serves(const FastPath *self, const Lane *lane) { return lane->is_open && lane->generation == self->generation; }
@@ -293,11 +354,12 @@ static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t le
 static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed, PyObject **timed) {
     Lane *peer = lane->peer;
     TlsConnection *tls = lane->tls;
+    unsigned char *read = self->buffer + lane->begun_length;
     ssize_t received, length, end = 0, taken = 0;
     int code = 0;
     PyObject *rest = NULL;       /* ciphertext that the socket of the peer did not take */
     if (tls) received = tls_fill(tls, tls->portion);
-    else received = recv(lane->fd, self->buffer, READ_SIZE, 0);
+    else received = recv(lane->fd, read, READ_SIZE, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     if (received < 0) {  /* a socket reports an error only once */
         code = errno;
@@ -306,13 +368,17 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     }
     if (received == 0) return 2;
     size_t whole = input_length;
-    length = tls ? (ssize_t)tls_decrypt(tls, self->buffer, READ_SIZE) : received;
+    length = tls ? (ssize_t)tls_decrypt(tls, read, READ_SIZE) : received;
     if (tls) tls_adapt(tls, received, whole, length);
     if (tls && tls_keep(tls) < 0) return -1;
     bool unusual = tls && tls->flags;
     lane->wire_received += received;
     if (touch(self->channels, (PyObject *)lane, &lane->touched) < 0) return -1;
     if (length == 0) return unusual ? 2 : 0;
+    lane->last_ns = now_ns;
+    size_t came = length;
+    if (lane->begun) memcpy(self->buffer, lane->begun, lane->begun_length);
+    length += lane->begun_length;
     long frames = scan(self->buffer, length, lane->limit, lane->side->sizes, &end);
     if (frames) {
         Side *in = lane->side, *out = peer->side;
@@ -331,9 +397,8 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
             code = EPROTO;
             sent = output_length = 0;
         }
-        lane->bytes_received += end, lane->frames_received += frames, lane->last_ns = now_ns;
-        in->reads += end == length, in->bytes_received += end, in->frames_received += frames;  /* else Python counts the read */
-        if (touch(self->sides, (PyObject *)in, &in->touched) < 0) goto failed;
+        lane->bytes_received += end, lane->frames_received += frames;
+        in->bytes_received += end, in->frames_received += frames;
         if (sent) peer->wire_sent += sent, peer->last_ns = now_ns, out->writes++;
         if (taken) {
             peer->bytes_sent += taken, out->bytes_sent += taken;
@@ -346,7 +411,12 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
         }
     }
     bool unsent = frames && (taken < end || (rest && rest != Py_None));
-    if (frames && !unsent && end == length && !unusual) {
+    bool kept = !unsent && !unusual && end < length && may_keep(lane, self->buffer + end, length - end, came)
+                && keep_begun(lane, self->buffer + end, length - end);
+    if (!kept && lane->begun) drop_begun(lane);
+    if (end == length || kept) lane->side->reads++;  /* else Python counts the read */
+    if (touch(self->sides, (PyObject *)lane->side, &lane->side->touched) < 0) goto failed;
+    if (!unsent && (end == length || kept) && !unusual) {
         Py_XDECREF(rest);
         if (lane->steady < STEADY && ++lane->steady == STEADY) lane->skipped = 0;
         return 0;
@@ -430,6 +500,19 @@ static PyObject *path_take_channels(FastPath *self, PyObject *unused) {
     return lanes;
 }
 
+static PyObject *path_take_begun(FastPath *self, PyObject *unused) {
+    PyObject *found = PyList_New(0);
+    for (int fd = 0; found && all_begun && fd < self->lanes_size; fd++) {
+        Lane *lane = self->lanes[fd];
+        if (!lane || !lane->begun) continue;
+        close_lane(lane);
+        PyObject *item = Py_BuildValue("(iN)", fd, take_begun(lane));
+        if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
+        Py_XDECREF(item);
+    }
+    return found;
+}
+
 static PyObject *path_take_sides(FastPath *self, PyObject *unused) {
     PyObject *sides = self->sides;
     if (!(self->sides = PyList_New(0))) {
@@ -464,6 +547,7 @@ static PyMethodDef path_methods[] = {
     {"wait", (PyCFunction)path_wait, METH_O, "Wait for events for so many ms at most."},
     {"run", (PyCFunction)(void *)path_run, METH_FASTCALL, "run(now_ns, until_ns, opened): handle events of the last wait."},
     {"take_channels", (PyCFunction)path_take_channels, METH_NOARGS, "Take the counts of channels."},
+    {"take_begun", (PyCFunction)path_take_begun, METH_NOARGS, "Take the begun frames, and close their lanes."},
     {"take_sides", (PyCFunction)path_take_sides, METH_NOARGS, "Take the counts of sides."},
     {NULL},
 };

@@ -37,11 +37,16 @@ class TlsConnection:
         """Take the bytes that OpenSSL wrote by itself, for the socket."""
 
 class Lane:
-    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext."""
+    """The way of whole frames from the descriptor of a channel to that of its peer. A new one is closed. ``tls``: None for plaintext. ``longest``:
+    the longest frame, with its header, whose beginning it keeps; at most 256 KiB.
+    """
 
-    def __init__(self, fd: int, side: Side, tls: TlsConnection | None, /) -> None: ...
-    def close(self) -> None:
-        """Close it, and the lane of its peer. No effect on a closed one."""
+    def __init__(self, fd: int, side: Side, tls: TlsConnection | None, longest: int, /) -> None: ...
+    def keep(self, begun: bytes, /) -> bool:
+        """Keep the bytes of a frame that has begun, which are not counted; at most 256 KiB. False: there is no room, or the frame is too large."""
+
+    def close(self) -> bytes | None:
+        """Close it, and the lane of its peer. Returns the bytes of the frame that has begun on it, which are not counted, or None."""
 
 class FastPath:
     """Waits for the events of an epoll descriptor, and serves the lanes that are open."""
@@ -53,9 +58,9 @@ class FastPath:
     def remove(self, lane: Lane, /) -> None:
         """Close a lane, and forget it."""
 
-    def open(self, lane: Lane, peer: Lane, limit: int, /) -> None:
-        """Open a lane: the whole frames that it receives are written to its peer. ``limit``: the largest body in bytes; -1: unlimited. No effect for
-        some calls after reads that were handed over.
+    def open(self, lane: Lane, peer: Lane, limit: int, /) -> bool:
+        """Open a lane: the whole frames that it receives are written to its peer. ``limit``: the largest body in bytes; -1: unlimited. False, and no
+        effect, for some calls after reads that were handed over.
         """
 
     def served(self, lane: Lane, /) -> tuple[int, int] | None:
@@ -70,8 +75,8 @@ class FastPath:
     def run(
         self, now_ns: int, until_ns: int, opened: bool, /
     ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int, bytes | None]] | None, list[tuple[SideStats, int]] | None]:
-        """Handle events of the last wait, up to the first read that must be handed over: at most one read is held that no memory pool has booked.
-        ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
+        """Handle events of the last wait, up to the first read that must be handed over: at most one read, and 1 MiB of begun frames, are held that no
+        memory pool has booked. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
 
         Returns the other events, as descriptor and bits; that read, in one or two parts as for ``Channel.take_over``, or None: all events are
         handled; and for each ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.
@@ -81,6 +86,9 @@ class FastPath:
         """Take the counts of channels since the last call: descriptor, frames and bytes received, frames and bytes sent, bytes received and sent on
         the wire, and when a byte was moved last.
         """
+
+    def take_begun(self) -> list[tuple[int, bytes]]:
+        """Take the frames that have begun on lanes: descriptor, and the bytes, which are not counted. These lanes are closed."""
 
     def take_sides(self) -> list[tuple[SideStats, int, int, int, int, int, int, list[int]]]:
         """Take the counts of sides: ``SideStats``, reads, frames and bytes received, writes, frames and bytes sent, and received frames by size."""

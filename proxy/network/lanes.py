@@ -1,14 +1,15 @@
 """Lanes: the ways of frames that the fast path passes on, while nobody looks into them.
 
 The fast path (``fast_path.c``) is there if the data path was compiled. A lane is opened after a run that Python has received and passed on as a
-whole; from then on only C sees that direction, until something happens that is not a run of whole frames. Then the lanes of both directions are
-closed, and Python handles it as if there were no fast path. They are also closed by a mute, by the end of the pair and by control's commands
-(``Selector.close_lanes``), and not used while memory is short, because C books none.
+whole; from then on only C sees that direction, until something happens that is not a run of whole frames, or the beginning of one behind it. Then the
+lanes of both directions are closed, and Python handles it as if there were no fast path. They are also closed by a mute, by the end of the pair and by
+control's commands (``Selector.close_lanes``), and not used while memory is short, because C books none.
 """
 
 from typing import TYPE_CHECKING, Final
 
 from framegate.proxy.network.framing import OK
+from framegate.proxy.network.transport import MAX_READ
 
 try:
     from framegate.proxy.network.fast_path import FastPath, Lane, Side
@@ -33,8 +34,13 @@ def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer:
     """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane."""
     if may_open(channel, peer):
         lane, out = channel.lane or _new_lane(loop, channel), peer.lane or _new_lane(loop, peer)
-        if lane is not None and out is not None:
-            fast_path.open(lane, out, int(channel.read_half.receive.limit))
+        if lane is not None and out is not None and fast_path.open(lane, out, int(channel.read_half.receive.limit)):
+            begun = channel.read_half.receive.begun()
+            if begun:
+                if lane.keep(begun):
+                    channel.read_half.give_begun()
+                else:
+                    lane.close()
 
 
 def may_open(channel: "Channel", peer: "Channel") -> bool:
@@ -43,7 +49,7 @@ def may_open(channel: "Channel", peer: "Channel") -> bool:
     receive = reads.receive
     if channel.gated or channel.mutes.causes != 0 or reads.ended or reads.discards or reads.low_memory is not None or channel.shutting:
         return False
-    if receive.staged != 0 or receive.cut or receive.fault != OK or not writes.can_send or writes.holding:
+    if receive.cut or receive.size > MAX_READ or receive.fault != OK or not writes.can_send or writes.holding:
         return False
     out = peer.transport
     return not channel.transport.has_buffered() and not out.has_buffered() and out.pending_write == 0
@@ -57,6 +63,6 @@ def _new_lane(loop: "Selector", channel: "Channel") -> "Lane | None":
     side = stats.side
     if side is None:
         side = stats.side = Side(stats)
-    lane = channel.lane = Lane(int(channel.fd), side, tls)
+    lane = channel.lane = Lane(int(channel.fd), side, tls, min(MAX_READ, int(channel.options.cut_from)))
     loop.add_lane(channel, lane)
     return lane

@@ -125,6 +125,7 @@ class ReadHalf(SlotOwner):
         if self.ended or self.discards:
             return
         channel = self._channel
+        channel.close_lane()
         self.lose_frame()
         channel.mute(cause)
         self.pass_boundary()
@@ -346,6 +347,20 @@ class ReadHalf(SlotOwner):
     def take(self, data: bytes) -> None:
         """Take the bytes of a read of the fast path, which counted those of the socket."""
         self._take(data)
+
+    def give_begun(self) -> None:
+        """Forget the beginning of a frame, which the fast path has now. The opposite of ``take_begun``."""
+        size = self.receive.drop()
+        self.bytes_received -= size
+        self._stats.bytes_received -= size
+
+    def take_begun(self, data: bytes) -> None:
+        """Take the beginning of a frame from the fast path, which counted the read and the bytes of the socket."""
+        self.bytes_received += len(data)
+        self._stats.bytes_received += len(data)
+        whole = self.receive.feed(data)
+        assert whole is None, "the fast path keeps no whole frame, and none that may be cut through"
+        self._begun, self._begun_ns = self.frames_received, self._loop.arrived_ns
 
     def _take(self, data: bytes) -> None:
         length: i64 = len(data)

@@ -220,6 +220,11 @@ class Receive:
         self._hand_out(size)
         return run
 
+    def begun(self) -> bytes:
+        """The staged bytes."""
+        pieces = self._pieces
+        return b"" if pieces is None else b"".join(pieces)
+
     def drop(self) -> i64:
         """Drop the frame in progress, and release its bytes. No effect without one. Returns how many staged bytes were dropped."""
         lost = self.staged

@@ -239,7 +239,16 @@ class Selector:
         self._timed = stats
 
     def settle(self) -> None:
-        """Take over the counts of the fast path. Whoever looks at the counts of channels or sides outside of an event or a timer calls this first."""
+        """Take over the counts of the fast path, and the frames that have begun. Whoever looks at channels or sides outside of an event or a timer
+        calls this first.
+        """
+        if self.fast_path is not None:
+            self.take_counts()
+            for fd, data in self.fast_path.take_begun():
+                self._lanes[fd].take_begun(data)
+
+    def take_counts(self) -> None:
+        """Take over the counts of the fast path."""
         fast_path = self.fast_path
         if fast_path is None:
             return
@@ -263,7 +272,6 @@ class Selector:
     def remove_lane(self, channel: Channel, lane: "Lane") -> None:
         """Forget the lane of a channel that is closed."""
         if self.fast_path is not None:
-            self.settle()
             self.fast_path.remove(lane)
             del self._lanes[int(channel.fd)]
 
@@ -282,14 +290,20 @@ class Selector:
                     stats.runs += runs
             if handed is None:
                 break
-            self.settle()
+            self.take_counts()
             for fd, data, taken, frames, code, rest in handed:
                 channel = self._lanes.get(fd)
                 if channel is not None:  # the first part may have closed it
                     channel.take_over(data, taken, frames, code, rest)
-        if others or self._handshakes or self._buffered or self._write_ended or self._closed or self._timers.next_ns() <= self.now_ns:
-            self.settle()
+        self._settle_before(others)
         return others
+
+    def _settle_before(self, others: list[tuple[int, int]]) -> None:
+        """Take over from the fast path what the rest of the poll may look at. Who handles a channel takes the frame that has begun on its lane."""
+        if self._timers.next_ns() <= self.now_ns:
+            self.settle()
+        elif others or self._handshakes or self._buffered or self._write_ended or self._closed:
+            self.take_counts()
 
     def _check_lanes(self, fast_path: "FastPath") -> None:
         """Raise AssertionError if a lane is open that should be closed."""
@@ -301,7 +315,7 @@ class Selector:
 
     def settle_runs(self) -> None:
         """Measure the runs that were sent in this poll until now, and take over the counts of the fast path."""
-        self.settle()
+        self.take_counts()
         if self._timed is not None:
             self._settle_runs(self._clock_ns())
 

@@ -414,6 +414,8 @@ class Pair:
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):
             return True
+        for leg in (self.client, self.upstream):
+            leg.close_lane()  # a frame may have begun on it
         if self.client.has_held_frames() or self.upstream.has_held_frames() or client.read_half.receive.within:
             return False
         if client.pending_send != 0 and not client.write_half.holding:

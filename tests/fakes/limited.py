@@ -64,6 +64,7 @@ class Limited:
         self.talkers: list[Talker] = []
 
     def put(self, in_force: LimitsInForce) -> None:
+        self.world.selector.close_lanes()  # as before each of control's commands
         self.world.relay.pairs.quotas.set_limits(in_force)
         for pair in list(self.world.relay.pairs.open.values()):
             self.world.relay.follow_limits(pair)

@@ -44,7 +44,7 @@ class Wires:
         self.stats = SideStats()
         (self.near, ours), (self.far, others) = socket.socketpair(), connected()
         self.ours = (ours, others)
-        self.lanes = [Lane(sock.fileno(), Side(self.stats), None) for sock in self.ours]
+        self.lanes = [Lane(sock.fileno(), Side(self.stats), None, 100) for sock in self.ours]
         for sock, lane in zip(self.ours, self.lanes, strict=True):
             sock.setblocking(False)
             self.epoll.register(sock.fileno(), select.EPOLLIN)
@@ -128,11 +128,43 @@ def test_a_lane_that_goes_takes_that_to_it_along(wires):
         wires.path.add(wires.lanes[number])
     wires.open()
     del wires.lanes[1:]
-    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats), None))
+    wires.path.add(type(wires.lanes[0])(wires.ours[1].fileno(), Side(wires.stats), None, 0))
     assert wires.path.served(wires.lanes[0]) is None
 
 
+def test_the_beginning_of_a_frame_is_kept_up_to_the_longest_one_and_given_once(wires):
+    fd = wires.ours[0].fileno()
+    wires.open()
+    for body, kept in ((96, True), (97, False)):  # with the header, 100 is the longest
+        part = frame(bytes(body))[:20]
+        wires.near.sendall(part)
+        wires.path.wait(1000)
+        assert wires.run() == ([], None if kept else [(fd, part, -1, 0, 0, None)], None)
+        assert wires.lanes[0].close() == (part if kept else None)
+        assert wires.lanes[0].close() is None
+        wires.open()
+    assert wires.lanes[0].keep(frame(b"begun")[:6])
+    assert wires.path.take_begun() == [(fd, frame(b"begun")[:6])]
+    assert wires.path.served(wires.lanes[0]) is None
+    assert wires.path.take_begun() == []
+
+
+def test_the_rest_of_a_frame_whose_beginning_was_given_completes_it(wires):
+    wires.open()
+    assert wires.lanes[0].keep(frame(b"one")[:5])
+    wires.near.sendall(frame(b"one")[5:] + frame(b"two"))
+    wires.path.wait(1000)
+    assert wires.run() == ([], None, [(wires.stats, 1)])
+    assert wires.far.recv(100) == frame(b"one") + frame(b"two")
+
+
 def test_wrong_arguments_are_refused(wires):
+    assert not wires.lanes[0].keep(frame(bytes(101)))
+    for begun in (b"", bytes(MAX_READ + 1), "x", bytearray(1)):
+        with pytest.raises(ValueError, match="bytes are needed"):
+            wires.lanes[0].keep(begun)
+    with pytest.raises(ValueError, match="longer than the buffer"):
+        Lane(0, Side(None), None, MAX_READ + 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a lane to itself"):
         wires.path.open(wires.lanes[0], wires.lanes[0], 1)
     for call in (wires.path.add, wires.path.remove, wires.path.served):

@@ -271,7 +271,7 @@ def test_wrong_arguments_are_refused(both: Both, tls_world: TlsWorld) -> None:
     numbers = memoryview(bytes(2 * 16_384)).cast("Q")
     assert native.write([numbers, b"x"])[0] == numbers.nbytes + 1
     with pytest.raises(TypeError, match="a TlsConnection or None"):
-        Lane(0, Side(None), "x")  # type: ignore[arg-type]
+        Lane(0, Side(None), "x", 0)  # type: ignore[arg-type]
     context = tls_world.client_settings().context
     over_socket = context.wrap_socket(socket.socket(), server_hostname="localhost", do_handshake_on_connect=False)
     for given in (object(), context, over_socket, context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")):

@@ -23,8 +23,8 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
 from tests.fakes.tls import TlsWorld
-from tests.fakes.world import World, _is_shaken, frame
-from tests.proxy.relay.conftest import builder, finish, passes
+from tests.fakes.world import World, _is_shaken, frame, reset
+from tests.proxy.relay.conftest import builder, finish, passes, send_all
 
 if HAS_FAST_PATH:
     pass
@@ -184,33 +184,158 @@ def test_runs_of_all_lanes_are_measured_in_their_poll(make):
 
 
 @each_of("cut", (1, 3, 4, 5, 7, 8))
-def test_what_is_behind_the_last_whole_frame_goes_on_in_python(make, cut: int):
+def test_the_beginning_of_a_frame_waits_for_its_rest_uncounted(make, cut: int):
     world = make("framed")
     client, upstream, pair = opened(world)
     data = frame(b"whole") + frame(b"part")
-    client.sendall(data[: 9 + cut] if cut < 8 else data)
-    if cut < 8:
-        assert world.read(upstream, 9) == frame(b"whole")
-        assert not served(world, pair.client)
-        assert (pair.client.channel.staged, pair.client.channel.frames_received) == (cut, 3)
-        client.sendall(data[9 + cut :])
-        assert world.read(upstream, 8) == frame(b"part")
-    else:
-        assert world.read(upstream, len(data)) == data
-        assert served(world, pair.client)
+    client.sendall(data[: 9 + cut])
+    assert world.read(upstream, 9) == frame(b"whole")
+    world.poll()
+    world.selector.take_counts()
+    channel = pair.client.channel
+    assert (channel.staged, channel.frames_received, channel.bytes_received) == (0, 3 + (cut == 8), 7 * 2 + 9 + 8 * (cut == 8))
+    client.sendall(data[9 + cut :])
+    assert world.read(upstream, 8) == frame(b"part")
+    assert served(world, pair.client)
     world.selector.settle()
-    assert pair.client.channel.frames_received == 4
+    assert (channel.frames_received, channel.bytes_received, channel.options.stats.reads) == (4, 7 * 2 + 17, 3 if cut == 8 else 4)
 
 
-def test_a_lane_that_hands_over_often_opens_after_more_and_more_runs(make):
+def begun(world: World, part: bytes) -> tuple[socket.socket, socket.socket, Pair]:
+    """A pair whose lane has ``part`` of a frame of the client."""
+    client, upstream, pair = opened(world)
+    client.sendall(frame(b"whole") + part)
+    assert world.read(upstream, 9) == frame(b"whole")
+    world.poll()
+    assert served(world, pair.client)
+    assert pair.client.channel.staged == 0
+    return client, upstream, pair
+
+
+def answered(world: World, client: socket.socket, upstream: socket.socket) -> None:
+    """Have Python handle an event of the upstream's channel."""
+    upstream.sendall(frame(bytes(300_000)))
+    assert world.read(client, 300_004) == frame(bytes(300_000))
+
+
+@each_of(
+    "take",
+    (
+        lambda world, pair, *ends: world.selector.settle(),
+        lambda world, pair, *ends: world.selector.close_lanes(),
+        lambda world, pair, *ends: pair.client.close_lane(),
+        lambda world, pair, *ends: pair.client.channel.mute(mute.ADMIN),
+        lambda world, pair, *ends: pair.client.channel.gate(asks=False),
+        lambda world, pair, *ends: pair.has_no_open_request(),
+        lambda world, pair, *ends: (answered(world, *ends), pair.client.close_lane()),
+    ),
+)
+def test_python_has_the_beginning_of_a_frame_before_it_looks(make, take: Callable[..., Any]):
     world = make("framed")
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    channel = pair.client.channel
+    take(world, pair, client, upstream)
+    assert not served(world, pair.client)
+    assert (channel.staged, channel.bytes_received, channel.options.stats.bytes_received) == (6, 29, 29)
+    assert channel.read_half.receive.within
+    channel.unmute(mute.ADMIN)
+    client.sendall(frame(b"part")[6:])
+    assert world.read(upstream, 8) == frame(b"part")
+    assert (channel.frames_received, channel.bytes_received) == (4, 31)
+
+
+def test_the_lane_has_the_beginning_again_when_python_has_passed_what_was_before_it(make):
+    world = make("framed")
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    world.selector.settle()
+    client.sendall(frame(b"part")[6:] + frame(b"next")[:5])
+    assert world.read(upstream, 8) == frame(b"part")
+    channel = pair.client.channel
+    assert served(world, pair.client)
+    assert (channel.staged, channel.bytes_received, channel.options.stats.bytes_received, world.pool.begun) == (0, 31, 31, 0)
+    passes_rest = frame(b"next")[5:] + frame(b"last")
+    client.sendall(passes_rest)
+    assert world.read(upstream, 16) == frame(b"next") + frame(b"last")
+    world.selector.settle()
+    assert (channel.frames_received, channel.bytes_received, channel.options.stats.bytes_received) == (6, 47, 47)
+
+
+@each_of("ends", ("client", "upstream", "reset"))
+def test_a_frame_that_has_begun_on_a_lane_is_lost_with_its_connection(make, ends: str):
+    world = make("framed")
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    channel = pair.client.channel
+    if ends == "reset":
+        reset(client)
+    finish(world, *((upstream, client) if ends == "upstream" else (client, upstream)))
+    assert (channel.read_half.lost_bytes, channel.options.stats.refused_incomplete, world.pool.used) == (6, 1, 0)
+    assert world.row["frames"] == {"request": 3, "response": 2}
+
+
+def test_input_that_is_discarded_loses_the_frame_that_has_begun(make):
+    world = make("framed")
+    _client, _upstream, pair = begun(world, frame(b"part")[:6])
+    channel = pair.client.channel
+    channel.discard_input(mute.DRAIN)
+    assert (channel.staged, channel.read_half.lost_bytes) == (0, 6)
+
+
+def test_a_frame_that_has_begun_on_a_lane_and_stands_still_is_a_stall(make):
+    world = make("framed", stall_s=5)
+    client, upstream, _ = begun(world, frame(b"part")[:6])
+    for _ in range(4):
+        world.pass_time(3)
+    assert world.ended(upstream) == b""
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["side"]) == ("receive_stalled", "downstream")
+
+
+def test_all_lanes_together_hold_a_mebibyte_of_begun_frames_and_python_the_rest(make_plain):
+    world = make_plain("framed")
+    pairs = [opened(world) for _ in range(17)]
+    for number, (client, _, pair) in enumerate(pairs):
+        client.sendall(frame(bytes(70_000))[: 1 << 16])
+        world.until(lambda channel=pair.client.channel: channel.transport.wire_received == 14 + (1 << 16) or world.selector.take_counts())
+        assert pair.client.channel.staged == (0 if number < 16 else 1 << 16), number
+    for client, upstream, _ in pairs:
+        client.sendall(frame(bytes(70_000))[1 << 16 :])
+        assert world.read(upstream, 70_004) == frame(bytes(70_000))
+
+
+@each_of(("size", "kept"), ((262_140, True), (262_141, False)))
+def test_a_frame_that_may_be_cut_through_goes_to_python_at_once(make_plain, size: int, kept: bool):
+    world = make_plain("framed")
+    client, upstream, pair = opened(world)
+    client.sendall(frame(bytes(size))[:100])
+    world.poll()
+    assert served(world, pair.client) == kept
+    assert pair.client.channel.staged == (0 if kept else 100)
+    send_all(world, client, frame(bytes(size))[100:])
+    assert world.read(upstream, size + 4) == frame(bytes(size))
+
+
+@each_of(("first", "second", "kept"), ((3072, 1024, True), (4095, 1023, False), (3069, 1023, True)))
+def test_a_frame_that_comes_in_small_pieces_goes_to_python_from_4_kib_on(make_plain, first: int, second: int, kept: bool):
+    """A lane copies what it has with each read: 40,000 bytes one by one would be 800 MB."""
+    world = make_plain("framed")
+    client, upstream, pair = opened(world)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    whole = frame(bytes(40_000))
+    for begin, size in ((0, first), (first, second)):
+        client.sendall(whole[begin : begin + size])
+        world.poll()
+    assert served(world, pair.client) == kept
+    client.sendall(whole[first + second :])
+    assert world.read(upstream, len(whole)) == whole
+
+
+def test_a_lane_that_hands_over_often_opens_after_more_and_more_runs(make_plain):
+    world = make_plain("framed")
     client, upstream, pair = opened(world)
     counts = []
     for _ in range(4):
-        client.sendall(frame(b"x")[:2])
-        world.poll()
-        client.sendall(frame(b"x")[2:])
-        world.read(upstream, 5)
+        send_all(world, client, frame(bytes(300_000)))
+        assert world.read(upstream, 300_004) == frame(bytes(300_000))
         runs = 1
         while not served(world, pair.client):
             passes(world, client, upstream, frame(b"x"))
