@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import settings
 
+from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import PENDING, MemoryPool
 from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.tls import TlsTransport
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE
@@ -19,6 +21,24 @@ from tests.fakes.transport import as_socket, memory_sockets
 
 settings.register_profile("framegate", deadline=None, derandomize=True)
 settings.load_profile("framegate")
+
+
+class Alarm(Waker):
+    """Counts how often it was asked to wake."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.woken = 0
+        self.at = NEVER
+
+    def now_ns(self) -> int:
+        return self.clock.now
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def wake_at(self, deadline_ns: int) -> None:
+        self.at = deadline_ns
 
 
 @contextlib.contextmanager
