@@ -18,6 +18,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import as_socket, memory_sockets
+from tests.proxy.conftest import builder
 
 settings.register_profile("framegate", deadline=None, derandomize=True)
 settings.load_profile("framegate")
@@ -89,21 +90,18 @@ class Ends:
                 return
         raise AssertionError("the handshake does not come to an end")
 
+    def close(self) -> None:
+        """Nothing may be booked then."""
+        self.server.close()
+        self.client.close()
+        assert self.pool.used == 0
+
 
 @pytest.fixture
 def make_ends() -> Iterator[Callable[..., Ends]]:
-    """Makes ends with the arguments of ``Ends``; closes them, and nothing may be booked then."""
-    made: list[Ends] = []
-
-    def build(server: TlsSettings, client: TlsSettings, **options: int) -> Ends:
-        made.append(Ends(server, client, **options))
-        return made[-1]
-
-    yield build
-    for ends in made:
-        ends.server.close()
-        ends.client.close()
-        assert ends.pool.used == 0
+    """Makes ends with the arguments of ``Ends``."""
+    with builder(Ends) as build:
+        yield build
 
 
 @pytest.fixture

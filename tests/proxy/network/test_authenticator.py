@@ -43,6 +43,7 @@ from tests.fakes.sasl_frames import (
 )
 from tests.fakes.transport import memory_transports
 from tests.proxy.auth.conftest import AuthSource
+from tests.proxy.conftest import builder
 from tests.proxy.network.conftest import Alarm
 
 
@@ -186,15 +187,8 @@ class Stage:
 
 @pytest.fixture(params=KINDS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Callable[..., Stage]]:
-    made: list[Stage] = []
-
-    def make(capacity: int = 1 << 20) -> Stage:
-        made.append(Stage(KINDS[request.param](), capacity=capacity))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with builder(lambda capacity=1 << 20: Stage(KINDS[request.param](), capacity=capacity)) as build:
+        yield build
 
 
 def framed(bodies: tuple[bytes, ...]) -> bytes:

@@ -1,7 +1,6 @@
 """Clients and upstreams that speak different framings: every pair over real sockets; limits, mutes, short memory, pieces, the record, counters."""
 
 import contextlib
-import os
 import random
 import socket
 import tracemalloc
@@ -20,6 +19,7 @@ from framegate.proxy.network.memory_pool import BEGUN
 from framegate.proxy.network.read_half import MAX_GROWN
 from framegate.proxy.relay.pair import Pair
 from tests.fakes.cases import each_of
+from tests.fakes.crowd import set_send_buffer
 from tests.fakes.framing_model import MODELS, stream
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.tls import TlsWorld
@@ -158,7 +158,7 @@ def test_short_frames_that_grow_hold_no_more_than_others(make: Make, tls_world: 
     most = 0
     for client, _, pair in joined:
         assert pair.upstream.channel is not None
-        shrink(pair.upstream.channel)
+        set_send_buffer(pair.upstream.channel, 16384)
         client.sendall(empty * count)
     for _ in range(100):
         world.selector.poll(1)
@@ -168,12 +168,6 @@ def test_short_frames_that_grow_hold_no_more_than_others(make: Make, tls_world: 
     for client, upstream, _ in joined:
         exchange(world, client, upstream, b"", onward.header_of(0) * count)
     assert world.pool.used == 0
-
-
-def shrink(channel: Channel) -> None:
-    """Let a channel's socket take little at a time."""
-    with socket.socket(fileno=os.dup(channel.fd)) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
 
 
 def test_a_connection_keeps_nothing_of_what_it_had_re_framed(make: Make) -> None:

@@ -22,10 +22,8 @@ from tests.fakes.world import SECOND, World, frame
 
 
 @pytest.fixture
-def steered():
-    steered = Steered()
-    yield steered
-    steered.world.close()
+def steered(world):
+    return Steered(world=world)
 
 
 def clients(steered, count: int) -> list:
