@@ -49,9 +49,9 @@ class Pair:
             self.below.errors["send"].append(errno.ECONNRESET)
 
 
-def drain(transport: Transport, size: int = 65536) -> bytes:
+def drain(transport: Transport) -> bytes:
     data = b""
-    while piece := transport.read(size):
+    while piece := transport.read(65536):
         data += piece
     return data
 
