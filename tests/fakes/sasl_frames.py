@@ -109,11 +109,11 @@ def stored(mechanism: str, password: str = PASSWORD, **extra: object) -> ScramCr
     return ScramCredential(SALT, ITERATIONS, hashlib.new(name, key).digest(), hmac.digest(secret, b"Server Key", name), **extra)  # type: ignore[arg-type]
 
 
-def keys(question: WantScramKeys | WantSecret) -> ScramKeys | Secret:
+def keys(question: WantScramKeys | WantSecret, password: str = PASSWORD) -> ScramKeys | Secret:
     """What an upstream's client asks for."""
     if isinstance(question, WantSecret):
-        return Secret(PASSWORD)
-    secret = salted(question.mechanism, PASSWORD, question.salt, question.iterations)
+        return Secret(password)
+    secret = salted(question.mechanism, password, question.salt, question.iterations)
     name = HASHES[question.mechanism]
     return ScramKeys(hmac.digest(secret, b"Client Key", name), hmac.digest(secret, b"Server Key", name))
 

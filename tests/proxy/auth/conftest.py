@@ -15,7 +15,7 @@ from framegate.proxy.network.transport import DONE, WANT_READ
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.sasl_frames import PASSWORD, USER_NAME, keys, known_apis, stored
 from tests.fakes.transport import memory_transports
-from tests.proxy.network.test_authenticator import Alarm
+from tests.proxy.network.conftest import Alarm
 
 
 def usual_answer(auth_request: AuthRequest) -> AuthResponse:
@@ -37,9 +37,9 @@ def usual_answer(auth_request: AuthRequest) -> AuthResponse:
 class AuthSource(CredentialSource):
     """Answers at once, or when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool = False) -> None:
         self.answer: Callable[[AuthRequest], AuthResponse] = usual_answer  # how
-        self.late = False  # not at once
+        self.late = late  # not at once
         self.asked: list[AuthRequest] = []  # every question, in order
         self.open: list[PendingAuth] = []  # not answered yet
         self.forgotten: list[PendingAuth] = []  # given up

@@ -3,7 +3,7 @@
 from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, CheckToken, PendingAuth, Refused, ScramCredential, ScramKeys, Secret
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
-from tests.proxy.network.test_authenticator import Alarm
+from tests.proxy.network.conftest import Alarm
 
 
 def test_a_request_is_completed_and_wakes_once_and_not_after_it_was_cancelled() -> None:

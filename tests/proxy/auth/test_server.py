@@ -22,7 +22,7 @@ from framegate.proxy.auth.server import (
     Session,
 )
 from framegate.proxy.auth.wire import MAX_TAGS
-from framegate.proxy.errors import AuthenticationError, WrongProtocolError
+from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import WAIT
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, Identity
@@ -199,13 +199,6 @@ def test_what_is_no_request_is_refused(auth_source: AuthSource, before: tuple[by
     one.say(*before)
     assert one.refused(body).answer == b""
     assert auth_source.asked == []
-
-
-def test_http_is_named_before_anything_else(auth_source: AuthSource) -> None:
-    one = talk(auth_source)
-    one.peer.write(b"GET / HTTP/1.1\r\n")
-    with pytest.raises(WrongProtocolError, match="HTTP"):
-        one.one.step()
 
 
 @pytest.mark.parametrize("before", [(), (handshake("PLAIN"),), (handshake("PLAIN", version=0),)])

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import settings
 
+from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import PENDING, MemoryPool
 from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.tls import TlsTransport
 from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE
@@ -16,9 +18,28 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import as_socket, memory_sockets
+from tests.proxy.conftest import builder
 
 settings.register_profile("framegate", deadline=None, derandomize=True)
 settings.load_profile("framegate")
+
+
+class Alarm(Waker):
+    """Counts how often it was asked to wake."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.woken = 0
+        self.at = NEVER
+
+    def now_ns(self) -> int:
+        return self.clock.now
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def wake_at(self, deadline_ns: int) -> None:
+        self.at = deadline_ns
 
 
 @contextlib.contextmanager
@@ -69,21 +90,18 @@ class Ends:
                 return
         raise AssertionError("the handshake does not come to an end")
 
+    def close(self) -> None:
+        """Nothing may be booked then."""
+        self.server.close()
+        self.client.close()
+        assert self.pool.used == 0
+
 
 @pytest.fixture
 def make_ends() -> Iterator[Callable[..., Ends]]:
-    """Makes ends with the arguments of ``Ends``; closes them, and nothing may be booked then."""
-    made: list[Ends] = []
-
-    def build(server: TlsSettings, client: TlsSettings, **options: int) -> Ends:
-        made.append(Ends(server, client, **options))
-        return made[-1]
-
-    yield build
-    for ends in made:
-        ends.server.close()
-        ends.client.close()
-        assert ends.pool.used == 0
+    """Makes ends with the arguments of ``Ends``."""
+    with builder(Ends) as build:
+        yield build
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ class Bench:
     def free(self, reads: float, kind: int = BEGUN) -> None:
         self.pool.common.release(kind, int(reads * ONE_READ))
 
-    def slot(self, reads: int = 4, slots: AdmissionSlots | None = None) -> AdmissionSlot:
-        return AdmissionSlot(slots or self.pool.requests, Owner(self.told), reads * ONE_READ)
+    def slot(self, slots: AdmissionSlots | None = None) -> AdmissionSlot:
+        return AdmissionSlot(slots or self.pool.requests, Owner(self.told), 4 * ONE_READ)
 
     def ask(self, slot: AdmissionSlot, reads: float) -> bool:
         return slot.ask(int(reads * ONE_READ))

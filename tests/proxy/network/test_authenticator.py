@@ -6,16 +6,6 @@ from typing import Final
 
 import pytest
 
-from framegate.proxy.auth.auth_requests import (
-    Accepted,
-    CheckPassword,
-    CheckToken,
-    CredentialSource,
-    PendingAuth,
-    Refused,
-    SupportedApis,
-    WantCredential,
-)
 from framegate.proxy.auth.certificates import MappedAuthenticators
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
 from framegate.proxy.auth.mapping_rules import MappingRules
@@ -32,50 +22,29 @@ from framegate.proxy.network.authenticator import (
     AuthenticatorFactory,
     CertificateAuthenticators,
     HandshakeAuthenticator,
-    Waker,
 )
 from framegate.proxy.network.frame_exchange import TransportFrames
 from framegate.proxy.network.memory_pool import MemoryPool
-from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 from tests.fakes.authenticator import Await, Expect, Say, ScriptedAuthenticator, ScriptedAuthenticators
 from tests.fakes.clock import FakeClock
 from tests.fakes.sasl_frames import (
-    PASSWORD,
     USER_NAME,
     Exchange,
     answered,
     handshake,
     handshake_answer,
-    keys,
-    known_apis,
     plain_token,
     scram_exchange,
-    stored,
     token,
     token_answer,
     versions,
     versions_answer,
 )
 from tests.fakes.transport import memory_transports
-
-
-class Alarm(Waker):
-    """Counts how often it was asked to wake."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
-        self.woken = 0
-        self.at = NEVER
-
-    def now_ns(self) -> int:
-        return self.clock.now
-
-    def wake(self) -> None:
-        self.woken += 1
-
-    def wake_at(self, deadline_ns: int) -> None:
-        self.at = deadline_ns
+from tests.proxy.auth.conftest import AuthSource
+from tests.proxy.conftest import builder
+from tests.proxy.network.conftest import Alarm
 
 
 @dataclasses.dataclass
@@ -98,57 +67,29 @@ def tell(one: Authenticator) -> None:
         one.tell()
 
 
-class Asked(CredentialSource):
-    """Keeps what it is asked until it is told to answer."""
-
-    def __init__(self) -> None:
-        self.open: list[PendingAuth] = []
-        self.forgotten: list[PendingAuth] = []
-
-    def ask(self, inquiry: PendingAuth) -> None:
-        self.open.append(inquiry)
-
-    def forget(self, inquiry: PendingAuth) -> None:
-        self.forgotten.append(inquiry)
-
-    def answer(self, one: Authenticator) -> None:
-        for inquiry in self.open:
-            question = inquiry.auth_request
-            if isinstance(question, SupportedApis):
-                inquiry.complete(known_apis(ApiRange(0, 3, 11)))
-            elif isinstance(question, WantCredential):
-                inquiry.complete(stored(question.mechanism))
-            elif isinstance(question, CheckPassword | CheckToken):
-                good = question.password == PASSWORD if isinstance(question, CheckPassword) else question.token == "good"
-                inquiry.complete(Accepted(USER_NAME) if good else Refused("no"))
-            else:
-                inquiry.complete(keys(question))
-        self.open.clear()
-
-
 def sasl_server(mechanism: str, exchange: Exchange, lie: tuple[bytes, ...]) -> Kind:
     """A client that asks for versions and takes one mechanism; ``lie`` is what it proves itself with in vain."""
-    asked = Asked()
+    source = AuthSource(late=True)
     settings = SaslServerSettings((mechanism,), max_frame=500)
-    factory = SaslServerAuthenticators(settings, asked, exchange.server_nonce)
+    factory = SaslServerAuthenticators(settings, source, exchange.server_nonce)
     begins = (versions(3), handshake(mechanism))
     good = (*begins, *(token(part) for part in exchange.client))
     answers = (versions_answer(3, ApiRange(0, 3, 11)), handshake_answer(mechanism), *(token_answer(part) for part in exchange.server))
     bad = (*begins, *(token(part) for part in lie))
-    return Kind(factory, Identity(), USER_NAME, good, answers, bad, asked.answer, 500)
+    return Kind(factory, Identity(), USER_NAME, good, answers, bad, lambda one: source.settle(), 500)
 
 
 def sasl_client(mechanism: str, exchange: Exchange, lie: tuple[bytes, ...]) -> Kind:
     """A broker that knows SaslAuthenticate; ``lie`` is what it says in vain."""
-    asked = Asked()
+    source = AuthSource(late=True)
     settings = SaslClientSettings(mechanism, USER_NAME, "a", client_id="c", max_frame=500)
-    factory = SaslClientAuthenticators(settings, asked, nonce=exchange.client_nonce)
+    factory = SaslClientAuthenticators(settings, source, nonce=exchange.client_nonce)
     first = FIRST_CORRELATION_ID
     begins = (answered(versions_answer(0, ApiRange(17, 0, 1), ApiRange(36, 0, 2)), first), answered(handshake_answer(mechanism), first + 1))
     good = (*begins, *(answered(token_answer(part), first + 2 + index) for index, part in enumerate(exchange.server)))
     sent = (versions(0, first), handshake(mechanism, first + 1), *(token(part, first + 2 + index) for index, part in enumerate(exchange.client)))
     bad = (*begins, *(answered(token_answer(part), first + 2 + index) for index, part in enumerate(lie)))
-    return Kind(factory, Identity(subject="CN=broker"), "CN=broker", good, sent, bad, asked.answer, 500)
+    return Kind(factory, Identity(subject="CN=broker"), "CN=broker", good, sent, bad, lambda one: source.settle(), 500)
 
 
 PLAIN_EXCHANGE = Exchange((plain_token(),), (b"",))
@@ -246,15 +187,8 @@ class Stage:
 
 @pytest.fixture(params=KINDS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Callable[..., Stage]]:
-    made: list[Stage] = []
-
-    def make(capacity: int = 1 << 20) -> Stage:
-        made.append(Stage(KINDS[request.param](), capacity=capacity))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with builder(lambda capacity=1 << 20: Stage(KINDS[request.param](), capacity=capacity)) as build:
+        yield build
 
 
 def framed(bodies: tuple[bytes, ...]) -> bytes:

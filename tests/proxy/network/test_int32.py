@@ -8,7 +8,6 @@ from mypy_extensions import i64
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
 from framegate.proxy.network.int32 import INT32
 from tests.fakes.cases import each_of
-from tests.fakes.network import frame
 
 UNLIMITED = -1
 
@@ -28,10 +27,3 @@ def test_the_largest_size_does_not_wrap() -> None:
     assert INT32.scan(data, 0, UNLIMITED, buckets()) == (0, 0, 0x7FFFFFFF - 2, OK)
     assert INT32.scan(data, 0, 0x7FFFFFFF, buckets()) == (0, 0, 0x7FFFFFFF - 2, OK)
     assert INT32.scan(data, 0, 0x7FFFFFFE, buckets())[3] == FRAME_TOO_LARGE
-
-
-def test_frames_before_a_faulty_header_are_good() -> None:
-    good = frame(3) + frame(0)
-    for fault, header in ((NEGATIVE_SIZE, b"\xff\xff\xff\xff"), (FRAME_TOO_LARGE, b"\0\0\0\x0b")):
-        assert INT32.scan(good + header, 0, 10, buckets()) == (2, len(good), 0, fault)
-        assert INT32.scan(good + header[:3], 0, 10, buckets()) == (2, len(good), -1, OK)

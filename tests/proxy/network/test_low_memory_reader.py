@@ -3,11 +3,9 @@
 Over real sockets: what the kernel does with thresholds and room is part of it.
 """
 
-import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -37,6 +35,7 @@ from tests.fakes.admission_slots import Owner
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import frame, tcp_pair
+from tests.proxy.conftest import builder
 
 NO_LIMIT = 1 << 31
 POOL = 1 << 20
@@ -91,13 +90,7 @@ class Bench:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Bench]]:
-    with contextlib.ExitStack() as stack:
-
-        def build(**options: Any) -> Bench:
-            bench = Bench(**options)
-            stack.callback(bench.close)
-            return bench
-
+    with builder(Bench) as build:
         yield build
 
 

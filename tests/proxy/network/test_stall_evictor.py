@@ -266,10 +266,10 @@ def test_a_channel_that_waits_is_not_closed_for_what_it_holds(bench):
 # Sends.
 
 
-def stuck(bench: Bench, size: int = MIB) -> tuple[Channel, socket.socket]:
+def stuck(bench: Bench) -> tuple[Channel, socket.socket]:
     """A channel whose peer does not read, with a pending send."""
     channel, peer = bench.net.ready_pair(tcp=True)
-    while channel.send(run_of(bytes(size))):
+    while channel.send(run_of(bytes(MIB))):
         pass
     return channel, peer
 

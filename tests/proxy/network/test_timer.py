@@ -9,10 +9,10 @@ from framegate.proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, De
 class Note(Timer):
     """Notes that it fired, and does what the test says."""
 
-    def __init__(self, log: list["Note"], action: Callable[[], None] | None = None) -> None:
+    def __init__(self, log: list["Note"]) -> None:
         super().__init__()
         self.log = log
-        self.action = action
+        self.action: Callable[[], None] | None = None
 
     def fire(self, now_ns: int) -> None:
         self.log.append(self)

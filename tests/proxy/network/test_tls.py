@@ -165,14 +165,6 @@ def test_closing_says_close_notify_when_it_can(shaken: Ends) -> None:
 # Whole channels.
 
 
-def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: TlsWorld) -> None:
-    channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
-    peer.send(frame(5))
-    net.poll_until(lambda: channel.close_cause)
-    assert channel.close_cause is Cause.TLS_FAILED
-    assert "not TLS" in channel.detail
-
-
 @each_of(("data", "cause"), [(b"", Cause.NO_DATA), (b"\x16\x03\x01\x02\x00", Cause.PEER_CLOSED)], fresh={"net": net_bench})
 def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_world: TlsWorld, data: bytes, cause: Cause) -> None:
     channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)

@@ -49,7 +49,6 @@ def in_records(message: bytes, size: int) -> bytes:
 
 
 GOOD = hello_of("broker.example.org", ("kafka", "h2"))
-BARE = hello_of(None)
 
 
 @each_of("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

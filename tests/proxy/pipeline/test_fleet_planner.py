@@ -80,13 +80,11 @@ def frames(found: list[Any]) -> list[tuple[str, int]]:
     return [one for one in found if not isinstance(one, (Loss, Heard))]
 
 
-def all_of(
-    planner: FleetPlanner, start: FleetPosition | None = None, budget: int | None = None, *, strict: bool = True
-) -> tuple[FleetPosition, list[Any]]:
+def all_of(planner: FleetPlanner, start: FleetPosition | None = None, *, strict: bool = True) -> tuple[FleetPosition, list[Any]]:
     """Batches until nothing is new. Each position goes through a checkpoint."""
     at, found = start or planner.first(), []
     while True:
-        end = FleetPosition.decode(planner.advance(at, budget).encode())
+        end = FleetPosition.decode(planner.advance(at).encode())
         if end == at:
             return at, found
         found += read(planner, at, end, strict=strict)

@@ -18,10 +18,10 @@ from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 A, B, C = "edge.0.a", "edge.0.b", "edge.0.c"
 
 
-def stream(directory: Path, name: str, blocks: int = 0, size: int = 1000, segment_size: int = 1 << 20) -> FakeProcessor:
+def stream(directory: Path, name: str, blocks: int = 0, segment_size: int = 1 << 20) -> FakeProcessor:
     processor = FakeProcessor(directory, boot_id=name.rpartition(".")[2], segment_size=segment_size)
     for _ in range(blocks):
-        processor.block([bytes(size)])
+        processor.block([bytes(1000)])
     return processor
 
 

@@ -5,7 +5,7 @@ import functools
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,8 +23,7 @@ from tests.fakes.network import run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, World, frame, reset
-
-T = TypeVar("T", bound=World)
+from tests.proxy.conftest import builder
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -130,36 +129,10 @@ def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Proces
     return world, process, *world.pair()
 
 
-@contextlib.contextmanager
-def builder(kind: Callable[..., T]) -> Iterator[Callable[..., T]]:
-    """Makes worlds of a kind; they are closed in their order."""
-    made: list[T] = []
-
-    def build(*args: object, **options: object) -> T:
-        made.append(kind(*args, **options))
-        return made[-1]
-
-    yield build
-    for each in made:
-        each.close()
-
-
 @pytest.fixture(params=["plain", "tls"])
 def make_crowd(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., Crowd]]:
     with builder(functools.partial(Crowd, tls=tls_world if request.param == "tls" else None)) as build:
         yield build
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., World]]:
-    with builder(World) as build:
-        yield build
-
-
-@pytest.fixture
-def world(make: Callable[..., World]) -> World:
-    """One of them, as it is without arguments."""
-    return make()
 
 
 @pytest.fixture

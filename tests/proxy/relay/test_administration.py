@@ -10,16 +10,9 @@ from framegate.proxy.network.timer import NEVER
 from framegate.proxy.relay import administration
 from framegate.proxy.relay.standing import Condition, Standing
 from tests.fakes import kafka_frames
-from tests.fakes.world import World, frame
+from tests.fakes.world import frame
 
 RATE = 100_000
-
-
-@pytest.fixture
-def world():
-    world = World()
-    yield world
-    world.close()
 
 
 def standing(verb: str, *conditions: tuple[str, str, bool], number: int = 7, rates: tuple[int, int] = (0, 0)) -> Standing:
@@ -112,8 +105,8 @@ def test_a_standing_close_ends_a_client_before_the_upstream_is_connected(world):
 
 
 @pytest.mark.parametrize("verb", ["mute", "close", "throttle"])
-def test_a_client_id_is_known_after_the_first_requests(verb):
-    world = World("kafka")
+def test_a_client_id_is_known_after_the_first_requests(make, verb):
+    world = make("kafka")
     world.relay.pairs.standing = [standing(verb, ("client_id", "billing-*", True), rates=(1000, 0))]
     told = {}
     for name in (b"\0\x09billing-7", b"\0\5other"):
@@ -124,4 +117,3 @@ def test_a_client_id_is_known_after_the_first_requests(verb):
         world.pass_time(0.01)
         told[name[2:]] = (pair.client.channel.mute_causes & mute.ADMIN != 0, pair.state.value in ("closing", "closed"), pair.rates is not None)
     assert told == {b"billing-7": tuple(verb == word for word in ("mute", "close", "throttle")), b"other": (False, False, False)}
-    world.close()

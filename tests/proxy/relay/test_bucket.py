@@ -11,6 +11,7 @@ from framegate.proxy.relay.bucket import WHOLE, Bucket
 from tests.fakes.readers import Reader, ReaderBench
 
 SECOND = 1_000_000_000
+STEPS = 500  # of a course, in a second
 LATE_MS = 500
 
 
@@ -28,19 +29,18 @@ def gain(bench: ReaderBench, reader: Reader, seconds: float) -> int:
     return reader.bytes - before
 
 
-def course(bench: ReaderBench, bucket: Bucket, seconds: int, *, step_ms: float = 2, most: int = 8) -> list[int]:
+def course(bench: ReaderBench, bucket: Bucket, seconds: int, *, most: int = 8) -> list[int]:
     """What had passed after each step."""
     passed = [int(bucket.passed)]
-    for _ in range(int(seconds * 1000 / step_ms)):
-        bench.run(step_ms / 1000, step_ms=step_ms, most=most)
+    for _ in range(seconds * STEPS):
+        bench.run(1 / STEPS, step_ms=1000 / STEPS, most=most)
         passed.append(int(bucket.passed))
     return passed
 
 
-def seconds_of(passed: list[int], step_ms: float = 2) -> list[int]:
+def seconds_of(passed: list[int]) -> list[int]:
     """What each second had, wherever it begins."""
-    steps = int(1000 / step_ms)
-    return [after - before for before, after in zip(passed, passed[steps:], strict=False)]
+    return [after - before for before, after in zip(passed, passed[STEPS:], strict=False)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50])

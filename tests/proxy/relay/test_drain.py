@@ -282,27 +282,19 @@ def test_an_error_with_one_pair_costs_that_pair_and_the_drain_goes_on(make):
     assert world.selector.faults.take()[0].place == "timer"
 
 
-def untaken_answer(world: World) -> tuple[socket.socket, bytes]:
-    """A drained pair's client that has not read its answer, which is in the kernel, and sends on."""
-    client, upstream, pair = world.pair()
+def test_the_end_does_not_wait_longer_than_the_drain(make):
+    """For a client that has not read its answer, which is in the kernel."""
+    world, client, upstream, pair = open_pair(make("kafka"))
     channel = pair.client.channel
-    assert channel is not None, "the pair is open"
     set_send_buffer(channel, 1 << 20)
     passes(world, client, upstream, request(3, 9, 1))
     begin(world)
-    data = answer(1, bytes(300_000))
-    upstream.sendall(data)
+    upstream.sendall(answer(1, bytes(300_000)))
     for _ in range(5):
         world.pass_time(0.05)
     world.until(lambda: pair.state.value == "closing")
     assert (channel.pending_send, channel.wire_waiting > 0) == (0, True)
     upstream.close()
-    return client, data
-
-
-def test_the_end_does_not_wait_longer_than_the_drain(make):
-    world = make("kafka")
-    untaken_answer(world)
     world.pass_time(29)
     assert not world.rows
     world.pass_time(1.1)

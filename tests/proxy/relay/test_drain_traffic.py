@@ -97,25 +97,14 @@ def test_what_the_upstream_does_not_take_is_lost_and_counted(make_accounts, prot
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make_accounts, protocol):
+@each_of(("late", "options"), [("reads", {"window": 1 << 30, "burst": 20}), ("hears", {"window": 200, "burst": 5})])
+def test_an_upstream_that_reads_late_gets_all_and_no_reset_overtakes_answers_that_a_client_reads_late(make_accounts, protocol, late, options):
+    """The client sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
     accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = drained(accounts, 2, window=1 << 30, burst=20, size=30_000, reads=False)
+    talk = drained(accounts, 2, size=30_000, **{**options, "reads": late != "reads"})
+    setattr(talk, late, False)
     talk.turns(TIMEOUT_S - 2)
     assert not accounts.world.rows
-    talk.reads = True
-    talk.until_over(4)
-    settle(accounts, talk)
-
-
-@pytest.mark.slow
-@each_of("protocol", PROTOCOLS)
-def test_no_reset_overtakes_answers_that_a_client_reads_late(make_accounts, protocol):
-    """It sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
-    accounts = make_accounts(protocol, queue_size=QUEUE)
-    talk = drained(accounts, 1, window=200, burst=5, size=30_000)
-    talk.hears = False
-    talk.turns(TIMEOUT_S - 3)
-    assert not accounts.world.rows
-    talk.hears = True
+    setattr(talk, late, True)
     talk.until_over(4)
     settle(accounts, talk)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.handler_wire import RecordReader, WireError
 from tests.fakes.cases import each_of
+from tests.fakes.handler_process import whole_records
 
 FACTS: wire.Facts = {
     "id": "0-1-7",
@@ -46,19 +47,6 @@ def whole(data: bytes) -> int:
     end = wire.record_end(data, 0)
     assert end == len(data)
     return end
-
-
-def records(reader: RecordReader, data: bytes) -> list[bytes]:
-    found = []
-    position = 0
-    data = reader.take(data)
-    if not data:
-        return []
-    while (end := wire.record_end(data, position)) >= 0:
-        found.append(data[position:end])
-        position = end
-    reader.keep(data, position)
-    return found
 
 
 # Each record against its text.
@@ -233,7 +221,7 @@ def test_records_come_out_at_every_split():
     stream = b"".join(STREAM)
     for cut in range(len(stream) + 1):
         reader = RecordReader()
-        assert records(reader, stream[:cut]) + records(reader, stream[cut:]) == STREAM
+        assert whole_records(reader, stream[:cut]) + whole_records(reader, stream[cut:]) == STREAM
         assert reader.missing == 1, "nothing is kept"
 
 
@@ -244,7 +232,7 @@ def test_records_come_out_however_they_are_cut(bodies, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reader, found = RecordReader(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += records(reader, stream[start:end])
+        found += whole_records(reader, stream[start:end])
     assert found == sent
 
 
@@ -252,12 +240,12 @@ def test_a_long_record_is_put_together_once():
     body = bytes(range(256)) * 64
     stream = wire.request_head(0, 0, 1, 0, len(body)) + body
     reader = RecordReader()
-    assert records(reader, stream[:5]) == []
+    assert whole_records(reader, stream[:5]) == []
     assert reader.missing == len(stream) - 5
     for start in range(5, len(stream) - 1000, 1000):
         assert reader.take(stream[start : start + 1000]) == b""  # not even looked at
     start += 1000
-    assert records(reader, stream[start:]) == [stream]
+    assert whole_records(reader, stream[start:]) == [stream]
 
 
 def test_a_reader_may_stop_before_what_is_whole_and_keeps_nothing_of_what_was_read_to_its_end():
@@ -266,14 +254,14 @@ def test_a_reader_may_stop_before_what_is_whole_and_keeps_nothing_of_what_was_re
     data = reader.take(first + second + b"\0")
     reader.keep(data, len(first))
     assert reader.missing == 0
-    assert records(reader, b"") == [second]
+    assert whole_records(reader, b"") == [second]
     assert reader.missing == 3
     reader = RecordReader()
-    assert records(reader, STREAM[0]) == [STREAM[0]]
+    assert whole_records(reader, STREAM[0]) == [STREAM[0]]
     assert (reader.missing, reader.take(b"")) == (1, b"")
-    assert records(reader, b"\xff\xff\xff\xff") == []
+    assert whole_records(reader, b"\xff\xff\xff\xff") == []
     with pytest.raises(WireError):  # with the byte behind the size
-        records(reader, b"\2")
+        whole_records(reader, b"\2")
 
 
 @each_of("direction", [0, 1])

@@ -412,7 +412,7 @@ def test_the_end_of_a_stream_goes_to_python(make, end: str):
 
 
 @each_of("code", ("read", "write"))
-def test_a_reset_between_the_wait_and_the_call_is_told_with_its_error(make, code: str, monkeypatch):
+def test_a_reset_between_the_wait_and_the_call_is_told_with_its_error(make, code: str):
     """C gets an error that the socket reports only once."""
     world = make("framed")
     client, upstream, pair = opened(world)

@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame
 from tests.proxy.auth.conftest import AuthSource
+from tests.proxy.conftest import builder
 from tests.proxy.relay.conftest import end_by, finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 
@@ -65,6 +66,10 @@ class Rig:
         row = world.rows[-1]
         return said, (row["cause"], row["side"], row["principal"], row["detail"])
 
+    def close(self) -> None:
+        assert self.source.open == [], "nobody waits for a password"
+        self.world.close()
+
 
 @pytest.fixture
 def broker() -> Iterator[SaslBroker]:
@@ -73,18 +78,14 @@ def broker() -> Iterator[SaslBroker]:
 
 
 @pytest.fixture
-def rigs() -> Iterator[list[Rig]]:
-    made: list[Rig] = []
-    yield made
-    for rig in made:
-        assert rig.source.open == [], "nobody waits for a password"
-        rig.world.close()
+def make_rig() -> Iterator[Callable[..., Rig]]:
+    with builder(Rig) as build:
+        yield build
 
 
 @pytest.fixture
-def rig(rigs: list[Rig], broker: SaslBroker) -> Rig:
-    rigs.append(Rig([address(broker)]))
-    return rigs[-1]
+def rig(make_rig: Callable[..., Rig], broker: SaslBroker) -> Rig:
+    return make_rig([address(broker)])
 
 
 def test_it_is_told_when_the_upstream_has_let_us_in_and_not_before(rig: Rig, broker: SaslBroker) -> None:
@@ -121,11 +122,11 @@ def test_a_refusal_of_our_login_is_not_the_clients_it_may_try_again_and_so_is_th
     assert rig.world.read(client, len(TOLD)) == TOLD
 
 
-def test_a_principal_without_an_identity_is_told_so_and_the_upstream_gets_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
-    rigs.append(Rig([address(broker)], principals=("somebody",)))
-    said, row = rigs[0].refused(rigs[0].prove()[0])
+def test_a_principal_without_an_identity_is_told_so_and_the_upstream_gets_nothing(make_rig: Callable[..., Rig], broker: SaslBroker) -> None:
+    rig = make_rig([address(broker)], principals=("somebody",))
+    said, row = rig.refused(rig.prove()[0])
     assert (said, row) == (REFUSED, ("auth_failed", "upstream", "user", "no identity of u is for the principal user"))
-    assert (broker.requests, rigs[0].counts) == ([], [("PLAIN", "denied")])
+    assert (broker.requests, rig.counts) == ([], [("PLAIN", "denied")])
 
 
 def test_our_own_fault_is_not_the_clients_it_may_try_again(rig: Rig) -> None:

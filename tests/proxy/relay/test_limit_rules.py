@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,17 +26,15 @@ LIMIT = 1000
 
 
 @pytest.fixture
-def make() -> Iterator[Any]:
-    worlds: list[World] = []
+def make(make: Any) -> Any:
+    """Makes worlds with rules."""
 
     def made(*rules: LimitRule, protocol: str = "framed", **options: Any) -> World:
-        worlds.append(World(protocol, limit=LIMIT, **options))
-        put(worlds[-1], *rules)
-        return worlds[-1]
+        world: World = make(protocol, limit=LIMIT, **options)
+        put(world, *rules)
+        return world
 
-    yield made
-    for world in worlds:
-        world.close()
+    return made
 
 
 def put(world: World, *rules: LimitRule, **quotas: int) -> None:

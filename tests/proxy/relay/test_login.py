@@ -1,17 +1,13 @@
 """Our logins to an upstream: what is tried again and when; and pairs whose upstream asks who we are, over loopback."""
 
 import contextlib
-import hashlib
-import hmac
 import socket
 import struct
 
 import pytest
 
 from framegate.proxy.auth import auth_requests as q
-from framegate.proxy.auth.auth_requests import CredentialSource
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
-from framegate.proxy.auth.scram import HASHES
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.errors import AuthenticationError
@@ -20,42 +16,25 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
+from tests.fakes.sasl_frames import keys
 from tests.fakes.world import frame
+from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.conftest import end_by, finish
 
 GATE, SECRET = "gate", "canary-7f3a9c"
 
 
-class Secrets(CredentialSource):
-    """Answers at once, or when told to."""
+class Secrets(AuthSource):
+    """Of credentials, by their names; of one that is not there nothing is to be had."""
 
     def __init__(self, **texts):
-        self.texts = texts  # by the name of the credential; of one that is not there nothing is to be had
-        self.late = False
-        self.open = []
-
-    def ask(self, inquiry):
-        self.open.append(inquiry)
-        if not self.late:
-            self.settle()
-
-    def settle(self):
-        for inquiry in self.open:
-            inquiry.complete(self._answer(inquiry.auth_request))
-        self.open = []
+        super().__init__()
+        self.texts = texts
+        self.answer = self._answer
 
     def _answer(self, question):
         text = self.texts.get(question.credential)
-        if text is None:
-            return q.Unavailable("the file cannot be read")
-        if isinstance(question, q.WantSecret):
-            return q.Secret(text)
-        name = HASHES[question.mechanism]
-        salted = hashlib.pbkdf2_hmac(name, text.encode(), question.salt, question.iterations)
-        return q.ScramKeys(hmac.digest(salted, b"Client Key", name), hmac.digest(salted, b"Server Key", name))
-
-    def forget(self, inquiry):
-        self.open.remove(inquiry)
+        return q.Unavailable("the file cannot be read") if text is None else keys(question, text)
 
 
 def for_all(mechanism="PLAIN", user=GATE):

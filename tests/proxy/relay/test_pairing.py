@@ -13,6 +13,7 @@ from framegate.proxy.relay.prepared_answers import PreparedAnswers
 from framegate.proxy.tap.frame_tap import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
+from tests.fakes.framing_model import varint
 from tests.fakes.kafka_frames import framed as frame
 from tests.fakes.pools import pool_of
 from tests.proxy.relay.conftest import run_of_frames
@@ -115,14 +116,6 @@ def test_open_requests_are_taken_out_and_put_in(kafka, place, answered):
 def string(text: bytes | None) -> bytes:
     """Kafka's nullable string."""
     return b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
 
 
 def compact(text: bytes | None) -> bytes:

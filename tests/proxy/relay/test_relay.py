@@ -30,12 +30,13 @@ class Tapped:
         self.world = World(protocol, **options)
 
     def frames(self):
+        """All that the log has, once the world is closed."""
+        self.world.close()
         assert self.writer.flush_and_close(1000)
         return list(read_frames(str(self.folder)))
 
 
-def test_each_hand_over_takes_one_id_whether_it_becomes_a_pair_or_not():
-    world = World()
+def test_each_hand_over_takes_one_id_whether_it_becomes_a_pair_or_not(world):
     _, first = world.client()
     unusable = socket.socket()
     unusable.close()
@@ -46,7 +47,6 @@ def test_each_hand_over_takes_one_id_whether_it_becomes_a_pair_or_not():
     assert [format_connection_id(number) for number in (first.id, refused, third.id)] == ["1-1-1", "1-1-2", "1-1-3"]
     assert len(world.relay.pairs.open) == 2
     world.rows.append({"id": refused})  # the loop writes the row of one that is refused
-    world.close()
 
 
 def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
@@ -54,7 +54,6 @@ def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
     _, _, pair = tapped.world.pair()
     assert pair.client.forward_to is pair.upstream.channel.write_half
     assert pair.upstream.forward_to is pair.client.channel.write_half
-    tapped.world.close()
     assert tapped.frames() == []
 
 
@@ -71,7 +70,6 @@ def test_answers_carry_key_and_latency_and_credentials_stay_out(tmp_path):
     passes(world, client, upstream, more)
     reply = answer(2, b"canary-too") + answer(3, b"brokers")
     passes(world, upstream, client, reply)
-    world.close()
     frames = tapped.frames()
     assert not any(b"canary" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     answers = [item for item in frames if item.direction == "response"]
@@ -162,7 +160,6 @@ def test_a_full_log_stops_every_source_that_may_wait_before_it_is_read(tmp_path,
             break
     assert received == [data] * 40
     assert tapped.writer.frames_matched_request == 40 * bodies
-    world.close()
     assert len(tapped.frames()) == 40 * bodies
 
 
@@ -179,6 +176,5 @@ def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end_and_not_kept(
     (ending.abort if aborts else ending.end)(pair, Cause.ADMIN, "", "internal")
     finish(world, client, upstream)  # without a second of waiting: the clock stands still
     assert not world.relay.pairs._starved
-    world.close()
-    assert tapped.writer.dropped_undelivered == (0 if aborts else 1)
     assert len(tapped.frames()) == 2
+    assert tapped.writer.dropped_undelivered == (0 if aborts else 1)

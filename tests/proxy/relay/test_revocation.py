@@ -1,7 +1,8 @@
 """Clients whose user or certificate was revoked: those that are open end, and those that had begun before and are READY later."""
 
+import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ USER, CERTIFICATE = "the user was removed, or the password was changed", "the ce
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    made = Rig()
-    yield made
-    made.world.close()
+    with contextlib.closing(Rig()) as made:
+        yield made
 
 
 def revoke(rig: Rig, *users: str, everybody: bool = False) -> None:
@@ -100,24 +100,21 @@ def test_names_are_remembered_as_long_as_a_login_may_take(rig: Rig) -> None:
 
 
 @each_of("before", [False, True])
-def test_a_certificate_that_is_revoked_ends_its_connections_and_no_other(tls_world: TlsWorld, before: bool) -> None:
-    world = World(client_tls=tls_world.server_settings(client_auth="requested"))
-    try:
-        pem = Path(tls_world.client[0]).read_text()
-        serial = f"{x509.load_pem_x509_certificate(pem.encode()).serial_number:x}"
-        assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) == serial
-        own, nobody = [shake(world, tls_world, identity) for identity in (tls_world.client, None)]
-        if before:
-            world.until(lambda: own.state.value == nobody.state.value == "open")
-            world.clock.ns += 1
-        world.route.revoked.add([], [serial], world.clock.ns)
-        end_all(world)
-        world.until(lambda: world.rows)
-        rows = [(row["cause"], row["detail"]) for row in world.rows]
-        assert rows == [("session_expired", CERTIFICATE)]
-        world.until(lambda: nobody.state.value == "open")
-    finally:
-        world.close()
+def test_a_certificate_that_is_revoked_ends_its_connections_and_no_other(make: Callable[..., World], tls_world: TlsWorld, before: bool) -> None:
+    world = make(client_tls=tls_world.server_settings(client_auth="requested"))
+    pem = Path(tls_world.client[0]).read_text()
+    serial = f"{x509.load_pem_x509_certificate(pem.encode()).serial_number:x}"
+    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) == serial
+    own, nobody = [shake(world, tls_world, identity) for identity in (tls_world.client, None)]
+    if before:
+        world.until(lambda: own.state.value == nobody.state.value == "open")
+        world.clock.ns += 1
+    world.route.revoked.add([], [serial], world.clock.ns)
+    end_all(world)
+    world.until(lambda: world.rows)
+    rows = [(row["cause"], row["detail"]) for row in world.rows]
+    assert rows == [("session_expired", CERTIFICATE)]
+    world.until(lambda: nobody.state.value == "open")
 
 
 def shake(world: World, tls_world: TlsWorld, identity: tuple[str, str] | None) -> Any:

@@ -174,9 +174,7 @@ def test_what_is_not_understood_ends_the_connection_and_does_not_leave(joined, b
         upstream.sendall(data)
         passed = split(world.ended(client))
         assert [decoded(one[4:], METADATA, 12) for one in passed] == [expected(first, METADATA, 12)], name
-        client.close()
-        upstream.close()
-        world.until(lambda world=world: world.rows)
+        finish(world, client, upstream)
         row = world.row
         assert (row["cause"], row["side"]) == ("wrong_protocol", "upstream"), name
         assert row["detail"].startswith(detail), name
@@ -231,14 +229,10 @@ def decoded_without_tags(data: bytes) -> bytes:
 
 LARGE = [
     ("brokers beyond the first part", (METADATA, 12), lambda: cluster.metadata(nodes=tuple(range(1, 20_000))), "addresses beyond the first"),
-    ("too long for its content", (FETCH, 17), lambda: lengthened(cluster.fetch(records=300_000, nodes=())), "an answer in pieces"),
+    ("too long for its content", (FETCH, 17), lambda: frame(cluster.fetch(records=300_000, nodes=())[4:] + bytes(10)), "an answer in pieces"),
     ("of no request", (METADATA, 12), lambda: cluster.metadata(9, topics=4000), "an answer to no request"),
     ("versions", (API_VERSIONS, 3), lambda: answer(7, b"\0\0" + bytes(300_000)), "an answer of 300006 bytes to version 3 of ApiVersions"),
 ]
-
-
-def lengthened(data: bytes) -> bytes:
-    return frame(data[4:] + bytes(10))
 
 
 def sent_until_its_end(world: World, client: Any, upstream: Any, data: bytes) -> bytes:
@@ -260,9 +254,7 @@ def test_a_large_answer_that_is_not_understood_ends_the_connection(joined):
         assert SECRET not in passed, name
         if key == METADATA:
             assert passed == b"", name
-        client.close()
-        upstream.close()
-        world.until(lambda world=world: world.rows)
+        finish(world, client, upstream)
         assert (world.row["cause"], world.row["side"]) == ("wrong_protocol", "upstream"), name
         assert detail in world.row["detail"], (name, world.row["detail"])
 
@@ -485,8 +477,8 @@ def test_the_end_waits_for_answers_and_these_are_rewritten(joined, ends):
     assert world.row["cause"] == ("drained" if ends == "drain" else "peer_closed")
 
 
-def read_with(world: World, client: Any, upstream: Any, left: memoryview) -> bytes:
-    """A frame, while the upstream sends the rest."""
+def read_with(world: World, client: Any, upstream: Any, left: bytearray) -> bytes:
+    """A frame, while the upstream sends what is left."""
     data = b""
     client.setblocking(False)
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
@@ -498,8 +490,7 @@ def read_with(world: World, client: Any, upstream: Any, left: memoryview) -> byt
             world.selector.poll(1)
         if left:
             with contextlib.suppress(BlockingIOError):
-                left = left[upstream.send(left) :]
-    read_with.left = left
+                del left[: upstream.send(left)]
     return data
 
 
@@ -514,12 +505,10 @@ def test_while_memory_is_short_a_small_answer_is_not_cut_and_a_large_one_has_its
     held.charge(0, 1 << 20, world)
     try:
         ask(world, client, upstream, METADATA_ASKED, request(METADATA, 12, 8), request(FETCH, 17, 9))
-        data = small + large + cluster.fetch(9, records=300_000)
-        left = memoryview(data)
+        left = bytearray(small + large + cluster.fetch(9, records=300_000))
         upstream.setblocking(False)
         for original in (small, large):
             assert decoded(read_with(world, client, upstream, left)[4:], METADATA, 12) == expected(original, METADATA, 12)
-            left = read_with.left
         assert SECRET not in read_with(world, client, upstream, left)
     finally:
         held.release(0, 1 << 20, world)

@@ -19,6 +19,7 @@ from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, token, token_answer, versions
 from tests.fakes.world import SECOND, SMALL, World, frame, reset
 from tests.proxy.auth.conftest import AuthSource, usual_answer
+from tests.proxy.conftest import builder
 from tests.proxy.relay.conftest import assert_nothing_to_read, finish, passes
 
 SESSION_S = 100
@@ -81,19 +82,15 @@ class Rig:
         row = self.world.row
         return row["cause"], row["detail"], row["side"]
 
+    def close(self) -> None:
+        self.world.close()
+        assert self.auth_source.open == []
+
 
 @pytest.fixture
 def make() -> Iterator[Any]:
-    rigs: list[Rig] = []
-
-    def made(**options: Any) -> Rig:
-        rigs.append(Rig(**options))
-        return rigs[-1]
-
-    yield made
-    for rig in rigs:
-        rig.world.close()
-        assert rig.auth_source.open == []
+    with builder(Rig) as build:
+        yield build
 
 
 @pytest.fixture

@@ -220,10 +220,8 @@ def test_the_log_says_which_rules_were_in_force(tmp_path):
     assert tapped.texts()[0] == tapped.texts()[0].replace(" ", "")
 
 
-def test_without_a_log_rules_cannot_be_set(tmp_path):
-    world = World()
+def test_without_a_log_rules_cannot_be_set(world, tmp_path):
     writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
     with pytest.raises(ValueError, match="no tap section"):
         world.relay.retap(TapRules((TapRule(name="a"),), writer))
     world.relay.retap(None)
-    world.close()

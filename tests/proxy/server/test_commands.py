@@ -10,10 +10,8 @@ from tests.fakes.steered import Steered
 
 
 @pytest.fixture
-def steered():
-    steered = Steered()
-    yield steered
-    steered.world.close()
+def steered(world):
+    return Steered(world=world)
 
 
 def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):

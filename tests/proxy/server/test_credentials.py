@@ -16,7 +16,7 @@ from framegate.proxy.server.messages import AnswerCommand
 from framegate.proxy.server.schema import MessageError, schema_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.sasl_frames import known_apis
-from tests.proxy.network.test_authenticator import Alarm
+from tests.proxy.network.conftest import Alarm
 
 
 class Rig:

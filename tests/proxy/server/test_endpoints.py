@@ -75,8 +75,8 @@ def endpoints(made: Settings) -> list[tuple[int, str]]:
     return [(int(each.broker), each.text) for each in made.in_force.upstreams["c"].endpoints]
 
 
-def ports_told(made: Settings, listener: str, node: int) -> int:
-    route = made.routes[listener].brokers
+def port_told(made: Settings, node: int) -> int:
+    route = made.routes["p"].brokers
     assert route is not None
     return int.from_bytes(route.rewriter.advertised.encoded(node, False)[-4:], "big")
 
@@ -92,7 +92,7 @@ def test_an_upstream_has_the_endpoints_of_its_bootstrap_and_of_each_broker() -> 
         "127.0.0.1:9002",
     ]
     assert made.in_force.clusters["c"].brokers == {node: SeenBroker(node, f"k{node}", 9000 + node, None) for node in (1, 2)}
-    assert [ports_told(made, "p", node) for node in (1, 2, 3)] == [9101, 9102, 9092]
+    assert [port_told(made, node) for node in (1, 2, 3)] == [9101, 9102, 9092]
     assert made.routes["o"].brokers is None
     for name, first in (("p", ADDRESSES_HEAD), ("o", 0)):
         (options,) = made.routes[name].upstream_options.values()
@@ -105,7 +105,7 @@ def test_a_change_of_brokers_keeps_the_bootstrap_and_the_reverse() -> None:
     change(made, brokers={"c": row(2, 3)})
     assert endpoints(made) == [*BOOT, (2, "127.0.0.1:9002"), (3, "127.0.0.1:9003")]
     assert made.in_force.upstreams["c"].endpoints[2] is kept, "with its state"
-    assert [ports_told(made, "p", node) for node in (1, 2, 3)] == [9092, 9102, 9103]
+    assert [port_told(made, node) for node in (1, 2, 3)] == [9092, 9102, 9103]
     change(made, endpoints={"c": BOOTSTRAP[:1]})
     assert endpoints(made) == [BOOT[0], (2, "127.0.0.1:9002"), (3, "127.0.0.1:9003")]
     change(made, endpoints={"c": BOOTSTRAP[1:]}, brokers={"c": row()})

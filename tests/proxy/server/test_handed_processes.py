@@ -5,7 +5,6 @@ import dataclasses
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,15 +26,6 @@ CONFIG = ProxyConfig(
 HELLO = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}})
 
 
-@contextlib.contextmanager
-def processor(config: ProxyConfig) -> Iterator[ServerProcess]:
-    process = ServerProcess(config)
-    try:
-        yield process
-    finally:
-        process.close()
-
-
 def hand(process: ServerProcess, name: str) -> socket.socket:
     """Our end of a handler process that the processor was given."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,14 +43,8 @@ def records(sock: socket.socket, count: int) -> list[bytes]:
     return found
 
 
-def answer(sock: socket.socket, asked: bytes) -> None:
-    ((connection, direction, sequence, _, body, _),) = wire.read_requests(asked, 0)
-    now_ns = time.monotonic_ns()
-    sock.sendall(wire.encode_replies([(wire.ANSWER, direction, 0, connection, sequence, now_ns, now_ns, body)]))
-
-
 def test_a_connection_is_answered_by_a_handler_process() -> None:
-    with processor(CONFIG) as process, hand(process, "0.1") as handler:
+    with contextlib.closing(ServerProcess(CONFIG)) as process, hand(process, "0.1") as handler:
         handler.sendall(HELLO)
         client = process.connect(peer="192.0.2.7:77")
         client.sendall(frame(b"question"))
@@ -82,7 +66,7 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
 
 
 def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:
-    with processor(CONFIG) as process, hand(process, "0.1") as handler:
+    with contextlib.closing(ServerProcess(CONFIG)) as process, hand(process, "0.1") as handler:
         handler.sendall(HELLO)
         client = process.connect()
         client.sendall(frame(b"question"))
@@ -101,7 +85,7 @@ def test_a_processor_without_handlers_takes_no_such_socket() -> None:
         listeners=(ListenerConfig(name="plain", address="0.0.0.0:0", upstream="u", max_receive_size=MIB),),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
     )
-    with processor(config) as process, hand(process, "3.4") as handler:
+    with contextlib.closing(ServerProcess(config)) as process, hand(process, "3.4") as handler:
         assert process.notice("log")["fields"]["error"] == "handler process 3.4: no listener has a handler"
         assert handler.recv(1) == b""
         assert not [name for name in process.ready["modules"] if name.startswith("framegate.proxy.handler")], "not a module more"

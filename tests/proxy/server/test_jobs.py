@@ -18,14 +18,12 @@ from tests.fakes.changes import change, change_to
 from tests.fakes.handled import HandledWorld
 from tests.fakes.runs import run_of
 from tests.fakes.steered import Steered
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import SECOND, frame
 
 
 @pytest.fixture
-def steered():
-    steered = Steered()
-    yield steered
-    steered.world.close()
+def steered(world):
+    return Steered(world=world)
 
 
 def clients(steered, count: int) -> list:
@@ -164,8 +162,8 @@ def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     pair.upstream.channel.unmute(mute.TAP)
 
 
-def test_a_slow_client_of_a_frame_that_is_cut_through_is_a_holder_of_0_bytes():
-    steered = Steered(world=World(limit=1 << 30, answer_limit=1 << 30, cut_answers=True))
+def test_a_slow_client_of_a_frame_that_is_cut_through_is_a_holder_of_0_bytes(make):
+    steered = Steered(world=make(limit=1 << 30, answer_limit=1 << 30, cut_answers=True))
     client, upstream, pair = steered.world.pair()
     upstream.setblocking(False)
     upstream.send(struct.pack(">i", 64 << 20))
@@ -182,7 +180,6 @@ def test_a_slow_client_of_a_frame_that_is_cut_through_is_a_holder_of_0_bytes():
             client.recv(1 << 22)
         steered.world.poll(1)
     assert steered.ask("holders", limit=10)["rows"] == [], "it reads again"
-    steered.world.close()
 
 
 def test_frames_that_wait_for_a_handler_count_for_their_connection():
@@ -310,11 +307,11 @@ def tapped(tmp_path):
     steered.world.close()
 
 
-def put(steered, number: int, change: dict) -> None:
+def put(steered, change: dict) -> None:
     """Prepare a change and ask for the commit; nothing has been worked on."""
-    steered.commands.handle({"type": "prepare", "id": number, "change": change})
-    assert steered.answers.pop() == {"type": "prepared", "id": number}
-    steered.commands.handle({"type": "commit", "id": number})
+    steered.commands.handle({"type": "prepare", "id": 2, "change": change})
+    assert steered.answers.pop() == {"type": "prepared", "id": 2}
+    steered.commands.handle({"type": "commit", "id": 2})
 
 
 def gated(pairs) -> list[bool]:
@@ -326,7 +323,7 @@ def gated(pairs) -> list[bool]:
 def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered_after_the_last(tapped, values):
     pairs = [tapped.world.pair()[2] for _ in range(20)]
     tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
-    put(tapped, 2, change(tapped.settings.config, **values))
+    put(tapped, change(tapped.settings.config, **values))
     late = tapped.world.pair()[2]
     assert gated([*pairs, late]) == [False] * 20 + [True]
     step(tapped)
@@ -345,7 +342,7 @@ def test_open_pairs_follow_rules_and_limits_in_slices_and_the_commit_is_answered
 
 def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
     clients(tapped, 20)
-    put(tapped, 2, change(tapped.settings.config, rules=()))
+    put(tapped, change(tapped.settings.config, rules=()))
     step(tapped)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]

@@ -15,6 +15,7 @@ from tests.fakes.server import ServerProcess, echo_bytes, receive_all
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_keeper import until
 from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly
+from tests.proxy.conftest import builder
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +35,8 @@ def config():
 
 @pytest.fixture
 def launch():
-    processes: list[ServerProcess] = []
-
-    def start(config: ProxyConfig, **options) -> ServerProcess:
-        processes.append(ServerProcess(config, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.close()
+    with builder(ServerProcess) as build:
+        yield build
 
 
 def exchange(client: socket.socket, body: bytes) -> None:

@@ -17,7 +17,7 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.in_flight import InFlight
 from framegate.proxy.relay.quotas import KeyDemand
 from framegate.proxy.relay.request_sampler import RequestSpan
-from framegate.proxy.relay.upstream import Endpoint, Tried, Upstream
+from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.server.link import decode_row, split_line
 from framegate.proxy.server.pair_rows import (
     access_line,
@@ -55,14 +55,8 @@ from tests.fakes.cases import each_of
 from tests.fakes.record_batches import batch, context, produce, record
 from tests.fakes.rows import decode_line
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import World, frame
-
-
-@pytest.fixture
-def world():
-    world = World()
-    yield world
-    world.close()
+from tests.fakes.world import frame
+from tests.proxy.relay.test_upstream import tried
 
 
 def test_an_open_row_shows_what_is_true_now(world):
@@ -87,8 +81,8 @@ def test_an_open_row_shows_what_is_true_now(world):
     assert row["last_active_ns"] == world.clock.ns + 10**18
 
 
-def test_an_open_row_of_kafka_names_the_client_and_what_is_waited_for():
-    world = World(protocol="kafka")
+def test_an_open_row_of_kafka_names_the_client_and_what_is_waited_for(make):
+    world = make(protocol="kafka")
     client, _, pair = world.pair()
     assert {open_row(pair, 10**18)[key] for key in ("client_id", "software", "software_version")} == {""}
     client.sendall(kafka_frames.request(18, 3, 1, b"\0\x04lib\x042.3\0", b"\0\2id"))
@@ -104,7 +98,6 @@ def test_an_open_row_of_kafka_names_the_client_and_what_is_waited_for():
     assert (row["in_flight"], row["oldest_ns"] - 10**18) == (1, asked_ns)
     assert row["muted_ns"] - 10**18 == asked_ns + 10**9, "the oldest cause"
     assert row["muted_upstream_ns"] - 10**18 == asked_ns + 2 * 10**9
-    world.close()
 
 
 def test_an_open_row_without_pairing_says_since_when_an_answer_is_waited_for(world):
@@ -152,9 +145,9 @@ def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
 
 
-def test_a_refused_frame_is_shown_with_its_sender_and_its_first_bytes():
+def test_a_refused_frame_is_shown_with_its_sender_and_its_first_bytes(make):
     for size, cause, limit in ((1001, "frame_too_large", 1000), (-5, "negative_size", 1000)):
-        world = World(protocol="kafka", limit=limit)
+        world = make(protocol="kafka", limit=limit)
         client, _, pair = world.pair()
         client.sendall(kafka_frames.request(3, 0, 1, b"", b"\0\4ada1"))
         world.until(lambda pair=pair: pair.pairing.open == 1)
@@ -167,7 +160,6 @@ def test_a_refused_frame_is_shown_with_its_sender_and_its_first_bytes():
         assert (row["id"], row["listener"], row["side"], row["peer"], row["client_id"]) == (pair.id, "l", "downstream", "192.0.2.1:1", "ada1")
         assert (row["cause"], row["size"], row["limit"], row["head"]) == (cause, size, limit, data[:16].hex())
         assert row["time_ns"] == world.clock.ns + 10**18
-        world.close()
 
 
 def test_the_beginning_of_a_request_of_an_authentication_is_not_shown():
@@ -267,8 +259,8 @@ def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time(world):
     assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
 
 
-def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(tls_world):
-    world = World(upstream_tls=tls_world.client_settings())
+def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(make, tls_world):
+    world = make(upstream_tls=tls_world.client_settings())
     client, pair = world.client()
     world.until(lambda: pair.upstream.channel is not None and pair.upstream.channel.connected_ns)
     began_ns = world.clock.ns
@@ -280,12 +272,11 @@ def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it
     world.until(lambda: world.rows)
     assert tuple(world.row[name] for name in OPENING) == (None, 7, began_ns, 1)
     assert [world.row[name] for name in PARTS] == [began_ns, 0, None, None], "its handshake was not finished"
-    world.close()
 
 
-def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all():
+def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all(make):
     with refusing_port() as port, socket.create_server(("127.0.0.1", 0)) as good:
-        world = World(endpoints=[("127.0.0.1", port), good.getsockname()])
+        world = make(endpoints=[("127.0.0.1", port), good.getsockname()])
         _, pair = world.client()
         began_ns = world.clock.ns
         world.until(lambda: pair.attempts == 2)
@@ -295,12 +286,11 @@ def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all()
         row = decode_line(opened_line(pair, 0), "opened")
         assert row["attempt_started_ns"] + row["tcp_ns"] == began_ns + 9, "of the last attempt"
         assert (row["tls_ns"], row["login_ns"]) == (0, 0)
-        world.close()
 
 
-def test_a_connect_that_came_to_nothing_has_its_time_too():
+def test_a_connect_that_came_to_nothing_has_its_time_too(make):
     with refusing_port() as port:
-        world = World(endpoints=[("127.0.0.1", port)])
+        world = make(endpoints=[("127.0.0.1", port)])
         world.relay.pairs.reports_open = True
         client, pair = world.client()
         began_ns = world.clock.ns
@@ -309,12 +299,11 @@ def test_a_connect_that_came_to_nothing_has_its_time_too():
         world.until(lambda: world.rows)
         assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
         assert world.told.opened == [], "it never was open"
-        world.close()
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tls_world, good):
-    world = World(client_tls=tls_world.server_settings())
+def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(make, tls_world, good):
+    world = make(client_tls=tls_world.server_settings())
     client, pair = world.client()
     world.poll()
     assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "it goes on"
@@ -331,16 +320,14 @@ def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tls_world,
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
     world.until(lambda: world.rows)
     assert tuple(world.row[name] for name in OPENING)[:2] == (11, 0 if good else None)
-    world.close()
 
 
-def test_a_handler_that_answers_is_reached_without_a_connect():
-    world = World(serves=True)
+def test_a_handler_that_answers_is_reached_without_a_connect(make):
+    world = make(serves=True)
     world.relay.pairs.reports_open = True
     world.client()
     world.until(lambda: world.told.opened)
     assert tuple(world.told.opened[0][name] for name in OPENING) == (None, None, None, 0)
-    world.close()
 
 
 def test_the_row_of_a_request_with_a_span_is_as_it_is_declared(world):
@@ -375,13 +362,6 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read(wor
     pair.upstream.channel.mute(mute.PEER)
     row = holder_row(pair, pair.upstream.channel, "tls", 5, 10**18)
     assert (row["side"], row["peer"], row["muted"], row["muted_ns"]) == ("upstream", pair.endpoint, ["peer"], world.clock.ns + 10**18)
-
-
-def tried(*endpoints):
-    made = Tried()
-    for endpoint in endpoints:
-        made.add(endpoint, Cause.UPSTREAM_REFUSED, "no")
-    return made
 
 
 def test_rows_of_endpoints_and_demands_are_as_declared():

@@ -13,13 +13,6 @@ from tests.fakes.shipped import MINUTE_NS, ShippedTap
 
 
 @pytest.fixture
-def edge(tmp_path: Path) -> Iterator[ShippedTap]:
-    made = ShippedTap(tmp_path / "tap")
-    yield made
-    made.leave()
-
-
-@pytest.fixture
 def others(edge: ShippedTap, tmp_path: Path) -> Iterator[Callable[[str], ShippedTap]]:
     """Makes further nodes."""
     found: list[ShippedTap] = []

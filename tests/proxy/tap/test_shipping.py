@@ -21,14 +21,6 @@ from tests.fakes.kept_tap import in_segments
 from tests.fakes.shipped import ShippedTap
 
 
-@pytest.fixture
-def edge(tmp_path: Path) -> Iterator[ShippedTap]:
-    (tmp_path / "tap").mkdir()
-    made = ShippedTap(tmp_path / "tap")
-    yield made
-    made.leave()
-
-
 class Control:
     """Control's end of the socket."""
 
