@@ -40,6 +40,8 @@ from shapes import SHAPES, chosen
 from stage import Stage
 from variants import CANDIDATES
 
+from tests.fakes.certificates import Authority
+
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench"
 DEFAULT_CANDIDATES = "c-relay,haproxy,nginx,envoy,framegate"
 QUICK_CANDIDATES = "c-relay,haproxy,framegate"
@@ -128,7 +130,8 @@ def set_the_stage(options: argparse.Namespace, console: Console, stack: ExitStac
     os.sched_setaffinity(0, {load_core})
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="framegate-bench-")))
     folder.chmod(0o755)
-    certificate, rsa = native.make_certificate(folder), native.make_certificate(folder, "rsa")
+    authority = Authority(folder)
+    certificate, rsa = native.make_certificate(authority, "ecdsa"), native.make_certificate(authority, "rsa", with_rsa=True)
     program, opener = native.build("loadgen", CACHE), native.build("opener", CACHE)
     echo_port = start_echo("echo", program, echo_core, folder, None, stack)
     echo_tls_port = start_echo("echo-tls", program, echo_core, folder, certificate, stack)

@@ -278,7 +278,7 @@ class Framegate(Candidate):
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
         if self.load.upstream_tls:
-            upstream["tls"] = {"ca": str(certificate.certificate), "server_name": "localhost", "min_version": "1.3"}
+            upstream["tls"] = {"ca": str(certificate.authority), "server_name": "localhost", "min_version": "1.3"}
         return {
             "node": "bench",
             "processors": 1,

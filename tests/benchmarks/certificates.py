@@ -12,6 +12,8 @@ from shapes import SHAPES, Load
 from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
 from variants import AUTHORITY, Mutual
 
+from tests.fakes.certificates import Authority
+
 KIB = 1024
 LOOK_SECONDS = 0.5
 STILL = 4  # readings in a row without a change: connections are closed, and their memory is released
@@ -57,9 +59,9 @@ def _measure(stage: Stage, name: str) -> Held:
     """One candidate, in a folder of its own. The certificates of server and clients are of one authority."""
     folder = stage.place.folder / f"{name}-mutual"
     folder.mkdir(mode=0o755)
-    authority = native.make_certificate(folder, name=AUTHORITY)
-    client = native.make_certificate(folder, name="client", issuer=authority)
-    place = replace(stage.place, certificate=native.make_certificate(folder, name="server", issuer=authority))
+    authority = Authority(folder, AUTHORITY)
+    client = native.make_certificate(authority, "client")
+    place = replace(stage.place, certificate=native.make_certificate(authority, "server"))
     with replace(stage, place=place).all_started(Load(SHAPES[0], downstream_tls=True), [f"{name}-mutual"]) as (candidate,):
         assert isinstance(candidate, Mutual)
         count = QUICK_CROWD if stage.quick else MOST_CONNECTIONS
@@ -70,7 +72,7 @@ def _measure(stage: Stage, name: str) -> Held:
         before = _settled(candidate)
         with crowd():
             held = _settled(candidate)
-            native.make_certificate(folder, name="server", issuer=authority)
+            native.make_certificate(authority, "server")
             candidate.take()
             swapped = _settled(candidate)
         gone = _settled(candidate)

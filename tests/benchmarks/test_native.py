@@ -14,6 +14,7 @@ import pytest
 from processes import Process
 
 from tests.fakes.cases import each_of
+from tests.fakes.certificates import Authority
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def echo(cache: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of an echo server; it speaks TLS when the test asks for it."""
-    certificate = native.make_certificate(tmp_path)
+    certificate = native.make_certificate(Authority(tmp_path), "server")
     tls = ["--tls", "--certificate", str(certificate.certificate), "--key", str(certificate.key)] if getattr(request, "param", False) else []
     process = Process("echo", [str(native.build("loadgen", cache)), "--echo", "--listen", "127.0.0.1:0", *tls], [0], tmp_path)
     yield int(process.wait_for_row("port")["port"])

@@ -15,6 +15,7 @@ from framegate.control import web
 from framegate.control.web import MAX_CONNECTIONS, Server, bind, response
 from tests.fakes.cases import each_of
 from tests.fakes.upstream import read_to_end
+from tests.fakes.waiting import until
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -51,12 +52,6 @@ class Serving:
         with self.connect() as client:
             client.sendall(request)
             return read_to_end(client).decode()
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come to that"
-            time.sleep(0.005)
 
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has ended already
@@ -144,7 +139,7 @@ def test_half_a_request_is_400_and_a_reset_does_not_affect_others(at: Serving) -
     with at.connect() as client:
         client.sendall(REQUEST[:-1])
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    at.until(lambda: at.server.refused == 2)
+    until(lambda: at.server.refused == 2)
     assert at.ask().startswith("HTTP/1.0 200")
 
 
@@ -170,12 +165,12 @@ def test_a_thousand_idle_connections_cost_no_threads_and_no_answer(at: Serving, 
             assert at.ask().startswith("HTTP/1.0 200")
             assert time.monotonic() - began < 5
     assert threading.active_count() <= threads  # a thread of another test may end meanwhile
-    at.until(lambda: at.server.refused >= 1000 - MAX_CONNECTIONS)
+    until(lambda: at.server.refused >= 1000 - MAX_CONNECTIONS)
     assert len(at.server._open) <= MAX_CONNECTIONS
     assert read_to_end(idle[0]).decode().startswith("HTTP/1.0 503 Service Unavailable")
     for client in idle:
         client.close()
-    at.until(lambda: not at.server._open)
+    until(lambda: not at.server._open)
 
 
 def test_a_request_that_comes_byte_by_byte_is_closed_in_time(at: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,15 +195,15 @@ def test_a_client_that_does_not_take_its_answer_is_closed_in_time(at: Serving, m
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(at.address)
         slow.sendall(REQUEST)
-        at.until(lambda: at.server.refused == 1)
-        at.until(lambda: not at.server._open)
+        until(lambda: at.server.refused == 1)
+        until(lambda: not at.server._open)
     monkeypatch.setattr(web, "TIME_LIMIT_S", 30)
     assert len(at.ask()) > 20_000_000
 
 
 def test_a_stop_does_not_wait_and_frees_the_port(at: Serving) -> None:
     with at.connect() as idle:
-        at.until(lambda: len(at.server._open) == 1)
+        until(lambda: len(at.server._open) == 1)
         began = time.monotonic()
         at.stop()
         assert time.monotonic() - began < 2

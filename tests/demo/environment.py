@@ -31,6 +31,7 @@ from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from tests.demo.clients import call_kafka, log_in, repeating, visit
 from tests.demo.panels import Prometheus
+from tests.fakes.ports import free_ports
 from tests.fakes.small_disk import tiny_disk
 
 EXPORT_S: Final = 1  # seconds between exports, and between scrapes
@@ -254,7 +255,7 @@ def environment(stage: Stage, tools: Tools, deploy: Path, count: int) -> Iterato
     assert tools.prometheus is not None, "the caller has asked Tools.missing"
     place = stage.workspace
     stage.certificates = certificates.create(place.certificates, _VALIDITY)
-    otlp, exported, health, asked = _free_ports(4)
+    otlp, exported, health, asked = free_ports(4)
     with contextlib.ExitStack() as undo:
         if tools.collector is None:
             otlp = exported = 0
@@ -322,15 +323,6 @@ def _collector(otlp: int, exported: int, health: int) -> dict[str, Any]:
 def _write(path: Path, document: dict[str, Any]) -> Path:
     path.write_text(json.dumps(document, indent=2) + "\n")  # JSON is YAML
     return path
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now: the programs of others cannot say which port they took."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket(AF_INET, SOCK_STREAM)) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def _answers(port: int) -> bool:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes import deploying
+from tests.fakes.framegate import alive
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,14 +90,6 @@ def appears(path: Path, process: "subprocess.Popen[str]") -> str:
         assert time.monotonic() < deadline, f"no {path}"
         time.sleep(0.01)
     return path.read_text()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has died and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

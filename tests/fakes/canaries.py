@@ -38,10 +38,6 @@ class Canaries:
         assert place not in self._cores, f"{place} is taken"
         self._cores[place] = core
 
-    @property
-    def places(self) -> list[str]:
-        return list(self._cores)
-
     def found(self, data: bytes | str) -> list[str]:
         """The places whose secrets stand in the data, in some form."""
         where = data.encode(errors="surrogateescape") if isinstance(data, str) else data

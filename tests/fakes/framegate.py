@@ -23,6 +23,7 @@ from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.server.link import complete
 from tests.fakes.log import row_fault
 from tests.fakes.upstream import ask, peer_name
+from tests.fakes.waiting import until
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -67,22 +68,13 @@ def config_before(endpoint: str, **listener: Any) -> Row:
 def alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def until(found: Callable[[], Any], what: object = "it did not come true", timeout: float = 10.0) -> Any:
-    """What ``found`` gives, as soon as it is true; ``what`` is the message when it is not in time."""
-    deadline = time.monotonic() + timeout
-    while not (result := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-    return result
 
 
 def run_cli(*words: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
@@ -221,6 +213,13 @@ class Framegate:
 
     # --- connections and processes ---------------------------------------------------------------------------------------------
 
+    def reload(self) -> str:
+        """SIGHUP; what it did to the configuration, in the words of the row."""
+        before = len(self.events("reloaded"))
+        self.process.send_signal(signal.SIGHUP)
+        until(lambda: len(self.events("reloaded")) > before, "it is not reloaded", 20)
+        return str(self.events("reloaded")[-1]["configuration"])
+
     def address(self, listener: str) -> tuple[str, int]:
         host, _, port = self.serving["listeners"][listener].rpartition(":")
         return host.strip("[]"), int(port)
@@ -299,11 +298,9 @@ class Witness:
 
     def check(self) -> None:
         """Frames still arrive now."""
-        before, deadline = self.count, time.monotonic() + 5
-        while self.count < before + 3 and self._failure is None and time.monotonic() < deadline:
-            time.sleep(0.002)
+        before = self.count
+        until(lambda: self.count >= before + 3 or self._failure, "the other connection's frames stand still", 5)
         assert self._failure is None, repr(self._failure)
-        assert self.count >= before + 3, "the other connection's frames stand still"
 
     def stop(self) -> None:
         """Send no more; what was sent has come back, once checked."""

@@ -15,6 +15,7 @@ from framegate.proxy.relay.handler_wire import RecordReader, record_end
 from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
 from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
+from tests.fakes.waiting import until
 
 PATIENCE = 20.0
 HELD = "held"
@@ -175,10 +176,8 @@ class HandlerProcess:
         raise EOFError
 
     def beat(self) -> HeartbeatSample:
-        before, deadline = self._cells.heartbeat_ns, time.monotonic() + PATIENCE
-        while self._cells.heartbeat_ns == before:
-            assert time.monotonic() < deadline, "its heartbeat stands"
-            time.sleep(0.01)
+        before = self._cells.heartbeat_ns
+        until(lambda: self._cells.heartbeat_ns != before, "its heartbeat stands", PATIENCE)
         return self._cells.read()
 
     def row(self, event: str) -> dict[str, Any]:
@@ -198,9 +197,6 @@ class HandlerProcess:
 
     def wait(self) -> int:
         return self.process.wait(PATIENCE)
-
-    def resident(self) -> int:
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     def _all(self) -> Iterator[dict[str, Any]]:
         while True:

@@ -194,12 +194,7 @@ class Campaign:
         return accounts
 
     def close(self) -> None:
-        pids = [pid for pid in (self.proxy.process.pid, *child_pids(self.proxy.process.pid)) if alive(pid)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        self.proxy.wait()
+        self._end([pid for pid in (self.proxy.process.pid, *child_pids(self.proxy.process.pid)) if alive(pid)])
         self.traffic.close()
 
     @property
@@ -229,13 +224,17 @@ class Campaign:
         self.kills.append(Kill(kind, streams))
 
     def everything(self, pids: list[int]) -> None:
-        """SIGKILL to control and its processors: they stand still first, so that none outlives another."""
+        """SIGKILL to control and its processors."""
+        self._end(pids)
+        self.until(lambda: not any(alive(pid) for pid in pids[1:]), "they are gone")
+
+    def _end(self, pids: list[int]) -> None:
+        """SIGKILL: they stand still first, so that none outlives another."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):  # a processor that was killed before is gone by now
                     os.kill(pid, number)
         self.proxy.wait()
-        self.until(lambda: not any(alive(pid) for pid in pids[1:]), "they are gone")
 
     def again(self, streams: list[str]) -> None:
         """After the end of control: clients go, it starts anew, and settles what was left."""

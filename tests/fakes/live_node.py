@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from framegate.control.demo.certificates import Certificates
 from tests.fakes.any_call import send
-from tests.fakes.framegate import Framegate, Row, resident_bytes, run_cli, until
+from tests.fakes.framegate import Framegate, Row, resident_bytes, run_cli
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.waiting import until
 
 APPLY: Final = "ConfigurationService/ApplyConfiguration"
 

@@ -1,15 +1,14 @@
 """A real MariaDB server, and its own command line."""
 
-import contextlib
 import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Self
 
 from framegate.control.demo.processes import ending_with_us
+from tests.fakes.waiting import until
 
 USER = "app"
 PASSWORD = "a-secret-of-the-tests"
@@ -67,15 +66,15 @@ class MariaDB:
 
     def _wait_until_ready(self) -> None:
         """It listens when it has done what ``setup.sql`` says."""
-        assert self._process is not None
-        deadline = time.monotonic() + START_S
-        while True:
-            with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
-                sock.connect(str(self._socket))
-                return
-            alive = self._process.poll() is None and time.monotonic() < deadline
-            assert alive, (self.folder / "server.log").read_text()
-            time.sleep(0.02)
+        process = self._process
+        assert process is not None
+
+        def is_ready() -> bool:
+            assert process.poll() is None, (self.folder / "server.log").read_text()
+            with socket.socket(socket.AF_UNIX) as sock:
+                return sock.connect_ex(str(self._socket)) == 0
+
+        until(is_ready, "MariaDB does not start", START_S)
 
     def _stop(self) -> None:
         assert self._process is not None
@@ -90,10 +89,8 @@ class MariaDB:
         self._stop()
 
 
-def sql(address: tuple[str, int], statements: str, *options: str, timeout: float = 30.0) -> "subprocess.CompletedProcess[bytes]":
+def sql(address: tuple[str, int], statements: str, *options: str) -> "subprocess.CompletedProcess[bytes]":
     """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names."""
     command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={address[0]}", f"--port={address[1]}", f"--user={USER}", "--database=peers"]
     command += ["--skip-ssl", f"--max-allowed-packet={LARGEST}", "--batch", "--raw", "--skip-column-names", *options]
-    return subprocess.run(
-        command, input=statements.encode(), capture_output=True, timeout=timeout, check=False, env={**os.environ, "MYSQL_PWD": PASSWORD}
-    )
+    return subprocess.run(command, input=statements.encode(), capture_output=True, timeout=30, check=False, env={**os.environ, "MYSQL_PWD": PASSWORD})

@@ -1,29 +1,25 @@
 """Prometheus' own programs, where they are, and what a framegate that counts says to them."""
 
 import asyncio
-import contextlib
 import dataclasses
 import itertools
 import json
 import shutil
-import socket
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from framegate.control.status import Attributes
 from framegate.proxy.cells import LISTENER, METRICS, Metric
 from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
+from tests.demo import panels
 from tests.fakes.plane import FakePlane, fake_config
-from tests.fakes.tracing import metered
+from tests.fakes.ports import free_port
+from tests.fakes.tracing import metered, scraped_samples
+from tests.fakes.waiting import until
 
 STEP_S = 15  # between two scrapes
 Sample = tuple[str, dict[str, str], float]
@@ -49,8 +45,8 @@ def scrapes(count: int, grow: float = 10) -> Samples:
             _count(plane, round(number * grow))
             telemetry.record_call("framegate.control.v1.ProxyService/GetStatus", "OK", 0.01)
             telemetry.record_call("framegate.control.v1.LimitService/UpdateLimit", "UNAVAILABLE", 0.01)
-            with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as answer:
-                found.append([_known(sample) for sample in _parsed(answer.read().decode())])
+            samples = scraped_samples(telemetry.prometheus_address)
+            found.append([_known((sample.name, dict(sample.labels), sample.value)) for sample in samples])
         asyncio.run(telemetry.stop())
         return found
     finally:
@@ -82,10 +78,6 @@ def _known(sample: Sample) -> Sample:
     return (name, labels, max(value, 1.0)) if name == "framegate_upstream_endpoint_count" else sample
 
 
-def _parsed(text: str) -> list[Sample]:
-    return [(sample.name, dict(sample.labels), sample.value) for family in text_string_to_metric_families(text) for sample in family.samples]
-
-
 class Prometheus:
     """A real one over samples that it finds in its database: it does not scrape. A context manager.
 
@@ -103,36 +95,26 @@ class Prometheus:
         made = subprocess.run(blocks, capture_output=True, text=True, check=False, timeout=60)
         assert made.returncode == 0, made.stderr
         (folder / "prometheus.yml").write_text("global: {}\n")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
-        options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data", "web.listen-address": self._address}
+        self._server = panels.Prometheus(f"127.0.0.1:{free_port()}")
+        options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data", "web.listen-address": self._server.address}
         command = [_there("prometheus"), *(f"--{key}={value}" for key, value in options.items()), "--log.level=error"]
         self._log = (folder / "log").open("w")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
-        self._wait_ready(folder)
-
-    def _wait_ready(self, folder: Path) -> None:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=5) as answer:
-                if answer.status == 200:
-                    return
-            time.sleep(0.02)
-        self.stop()
-        raise AssertionError(f"Prometheus does not start: {(folder / 'log').read_text()}")
+        try:
+            until(lambda: self._server.ready() or self._process.poll() is not None, "Prometheus does not start", 30)
+            assert self._process.poll() is None, (folder / "log").read_text()
+        except AssertionError:
+            self.stop()
+            raise
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """What an expression is now: elements with ``metric``, the labels, and ``value``, a time and a number as text. Raises AssertionError:
         Prometheus does not take it.
         """
-        body = urllib.parse.urlencode({"query": expression, "time": self.now}).encode()
         try:
-            with urllib.request.urlopen(f"http://{self._address}/api/v1/query", body, timeout=20) as answer:
-                said = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{error.read().decode()}\n{expression}") from error
-        assert said["status"] == "success", said
-        result: list[dict[str, Any]] = said["data"]["result"]
+            result: list[dict[str, Any]] = self._server.instant(expression, self.now)["result"]
+        except panels.QueryError as error:
+            raise AssertionError(f"{error}\n{expression}") from error
         return result
 
     def stop(self) -> None:

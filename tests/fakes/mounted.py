@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,9 @@ WAYS: tuple[Way, ...] = ("link", "rename", "in place")
 
 
 class Mounted:
-    """Files by name. ``link``: as Kubernetes mounts a Secret: names are links into ``..data``, a link that is turned to another folder."""
+    """Files by name. ``link``: as Kubernetes mounts a Secret or ConfigMap: names are links into ``..data``, a link that is turned to another folder,
+    and the former one is removed.
+    """
 
     def __init__(self, folder: Path, way: Way, files: Mapping[str, bytes]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,10 +43,14 @@ class Mounted:
                 temporary.rename(self.folder / name)
 
     def _turn(self, files: Mapping[str, bytes]) -> None:
+        data = self.folder / "..data"
+        former = data.resolve() if data.is_symlink() else None
         fresh = self.folder / f"..{next(self._numbers)}"
         fresh.mkdir()
         for name, content in files.items():
             (fresh / name).write_bytes(content)
         turned = self.folder / "..data_tmp"
         turned.symlink_to(fresh.name)
-        os.replace(turned, self.folder / "..data")
+        os.replace(turned, data)
+        if former is not None:
+            shutil.rmtree(former)

@@ -1,7 +1,7 @@
 """Rows as a processor sends them. A test says what it changes; what could not come over the link is refused here."""
 
 import json
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
@@ -20,6 +20,7 @@ from framegate.proxy.server.rows import (
 )
 from framegate.proxy.server.schema import schema_of
 
+Row = TypeVar("Row")
 OPENED_NS = 1_800_000_000_500_000_000
 CHANNEL = ChannelRow(
     id=(1 << 29) + 1,
@@ -60,8 +61,7 @@ def open_row(**changes: Any) -> OpenRow:
         limit_rule="",
         last_active_ns=OPENED_NS + 10**9,
     )
-    judged: OpenRow = _judged(OpenRow, {**row, **changes})
-    return judged
+    return _judged(OpenRow, {**row, **changes})
 
 
 def refused_frame_row(**changes: Any) -> RefusedFrameRow:
@@ -80,8 +80,7 @@ def refused_frame_row(**changes: Any) -> RefusedFrameRow:
         head="001e8480000000030000000700046164",
         time_ns=OPENED_NS,
     )
-    judged: RefusedFrameRow = _judged(RefusedFrameRow, {**row, **changes})
-    return judged
+    return _judged(RefusedFrameRow, {**row, **changes})
 
 
 def request_span_row(**changes: Any) -> RequestSpanRow:
@@ -107,13 +106,11 @@ def request_span_row(**changes: Any) -> RequestSpanRow:
         records=3,
         parents=[],
     )
-    judged: RequestSpanRow = _judged(RequestSpanRow, {**row, **changes})
-    return judged
+    return _judged(RequestSpanRow, {**row, **changes})
 
 
 def opened_row(**changes: Any) -> OpenedRow:
-    judged: OpenedRow = _judged(OpenedRow, {**CHANNEL, **OPENING, **changes})
-    return judged
+    return _judged(OpenedRow, {**CHANNEL, **OPENING, **changes})
 
 
 def access_row(**changes: Any) -> AccessRow:
@@ -128,8 +125,7 @@ def access_row(**changes: Any) -> AccessRow:
         "lost": LostRow(bytes=0, request=0, response=0),
         "mutes": {"peer": MuteRow(count=2, ns=1_500_000)},
     }
-    judged: AccessRow = _judged(AccessRow, {**row, **changes})
-    return judged
+    return _judged(AccessRow, {**row, **changes})
 
 
 def closed_row(**changes: Any) -> ClosedRow:
@@ -145,8 +141,7 @@ def closed_row(**changes: Any) -> ClosedRow:
         lost=LostRow(bytes=5, request=5, response=0),
         mutes={"peer": MuteRow(count=2, ns=1_500_000)},
     )
-    judged: ClosedRow = _judged(ClosedRow, {**row, **changes})
-    return judged
+    return _judged(ClosedRow, {**row, **changes})
 
 
 def line_of(row: OpenedRow | AccessRow | ClosedRow, accepted_ns: int) -> str:
@@ -161,7 +156,7 @@ def decode_line(line: str, event: str = "closed") -> Any:
     return decode_row(event, number, text)
 
 
-def _judged(declared: Any, row: Any) -> Any:
-    fault = schema_of(declared).fault(row)
+def _judged(declared: type[Row], row: Any) -> Row:
+    fault = schema_of(cast(Any, declared)).fault(row)
     assert fault == "", f"{declared.__name__}{fault}"
-    return row
+    return cast(Row, row)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from framegate.proxy.auth.auth_requests import KnownApis, ScramCredential, ScramKeys, Secret, WantScramKeys, WantSecret
 from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer
 from framegate.proxy.auth.scram import HASHES
+from tests.fakes.upstream import ask
 
 USER_NAME = "user"
 PASSWORD = "pencil"
@@ -130,3 +132,10 @@ def scram_exchange(mechanism: str, user: str = "user") -> Exchange:
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
     verifier = base64.b64encode(hmac.digest(hmac.digest(secret, b"Server Key", name), message, name))
     return Exchange((b"n,," + first_bare.encode(), f"{unproven},p=".encode() + proof), (server_first.encode(), b"v=" + verifier))
+
+
+def log_in(client: socket.socket, user: str, password: str) -> bool:
+    """With PLAIN: whether the user is let in."""
+    for request_ in (handshake("PLAIN", 1), token(plain_token(password, user), 2)):
+        answer_ = ask(client, request_)
+    return answer_[5:7] == b"\0\0"

@@ -30,7 +30,6 @@ class ServerProcess:
     """
 
     def __init__(self, config: ProxyConfig, *, start: bool = True, command: tuple[str, ...] = COMMAND, **overrides: object) -> None:
-        self._command_line = command
         self.config = config
         self.layout = CellLayout.of(config)
         self.cells_fd = create(self.layout)
@@ -39,26 +38,21 @@ class ServerProcess:
         self._answers: dict[int, Message] = {}
         self._ids = 0
         self._clients: list[socket.socket] = []
-        self.popen: subprocess.Popen[bytes]
-        self._spawn()
-        if start:
-            self.send(self.start_message(**overrides))
-            self.ready = self.notice("ready", "failed")
-
-    def _spawn(self) -> None:
-        handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command, their_command = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.handover, self.command = handover, command
+        self.handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.command, their_command = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.reader = LinkReader()
         descriptors = (their_handover.fileno(), their_command.fileno(), self.cells_fd)
         numbers = ["--handover-fd", str(descriptors[0]), "--command-fd", str(descriptors[1]), "--cells-fd", str(descriptors[2])]
         with their_handover, their_command:
             self.popen = subprocess.Popen(
-                [*self._command_line, "--slot", "3", *numbers],
+                [*command, "--slot", "3", *numbers],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
+        if start:
+            self.send(self.start_message(**overrides))
+            self.ready = self.notice("ready", "failed")
 
     def start_message(self, **overrides: object) -> Message:
         message = StartMessage(
@@ -110,14 +104,6 @@ class ServerProcess:
 
     def encode(self, kind: str, identifier: int, **fields: object) -> bytes:
         return encode({"type": kind, "id": identifier, **fields})
-
-    def restart(self, **overrides: object) -> None:
-        """Another process in the same slot, with the same cells."""
-        self.command.close()
-        self.handover.close()
-        self._spawn()
-        self.send(self.start_message(generation=6, **overrides))
-        self.ready = self.notice("ready", "failed")
 
     def answer(self, identifier: int) -> Message:
         while identifier not in self._answers:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from tests.fakes.framegate import child_pids, until
+from tests.fakes.framegate import child_pids
 from tests.fakes.jobs import environment
+from tests.fakes.waiting import until
 
 # Standard input: the settings of Spark, the trigger, and whether, once everything is read, standard output gets what Spark reads in the tables: node
 # and CRC of the body of each frame, and how often it is there.

@@ -1,7 +1,6 @@
 """A keeper of a tap's directory, and what it is told: processors that were born, wrote and died."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +54,6 @@ def written(tap: TapKeeper, directory: Path, boot_id: str) -> None:
 def gaps(directory: Path) -> list[tuple[str, str | None, str, int, str, str]]:
     found = list(read_gaps(str(directory)))
     return [(gap.stream, gap.listener, gap.direction, gap.frames, gap.reason, gap.certainty) for gap in found]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.002)
 
 
 def crash(tap: TapKeeper) -> None:

@@ -37,21 +37,23 @@ def read_blocks(root: str, stream: str, offset: int = START, limit: int | None =
         yield block
 
 
+def _blocks(root: str, stream: str | None = None) -> Iterator[LogBlock]:
+    for name in streams(root) if stream is None else [stream]:
+        yield from read_blocks(root, name, first_offset(root, name))
+
+
 def read_frames(root: str, stream: str | None = None) -> Iterator[Frame]:
     """Every frame of a stream, or of all streams one after the other, from the oldest block that exists."""
-    for name in streams(root) if stream is None else [stream]:
-        for block in read_blocks(root, name, first_offset(root, name)):
-            yield from block.frames()
+    for block in _blocks(root, stream):
+        yield from block.frames()
 
 
 def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
-    for name in streams(root) if stream is None else [stream]:
-        for block in read_blocks(root, name, first_offset(root, name)):
-            yield from block.gaps()
+    for block in _blocks(root, stream):
+        yield from block.gaps()
 
 
-def read_ends(root: str, stream: str | None = None) -> Iterator[dict[str, Any]]:
+def read_ends(root: str) -> Iterator[dict[str, Any]]:
     """What each connection was whose end is in the log."""
-    for name in streams(root) if stream is None else [stream]:
-        for block in read_blocks(root, name, first_offset(root, name)):
-            yield from block.ends()
+    for block in _blocks(root):
+        yield from block.ends()

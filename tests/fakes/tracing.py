@@ -1,12 +1,15 @@
 """Spans and log records of ours on their way to a real OTLP receiver."""
 
 import contextlib
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from framegate.control.steering.state import State
 from framegate.control.telemetry.environment import Signal, Target, judge
@@ -47,6 +50,16 @@ def metered(plane: State, telemetry: TelemetryConfig, validity: Mapping[str, tup
     made = Telemetry(plane, validity or {})
     made.follow(made.stage(judge(telemetry)))
     return made
+
+
+def scraped(address: str | None) -> str:
+    """What Prometheus would read there."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def scraped_samples(address: str | None) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(scraped(address)) for sample in family.samples]
 
 
 class Tracing:

@@ -16,8 +16,9 @@ from typing import Final
 from framegate.control.v1.channel_service_pb2 import Channel
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame, peer_name
+from tests.fakes.waiting import until
 
 HEADER: Final = struct.Struct(">IQI")
 LENGTH: Final = struct.Struct(">i")

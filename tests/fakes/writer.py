@@ -24,7 +24,6 @@ class Log:
         self.rules = TapRules((TapRule(name="all", on_full=on_full),), self.writer)
         self.points: dict[int, TapPoint] = {}
         self.sent: dict[int, int] = {}
-        self.begun: dict[int, int] = {}
         self.now = 1
 
     def point(self, connection: int) -> TapPoint:

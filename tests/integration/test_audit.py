@@ -9,7 +9,6 @@ import os
 import pwd
 import random
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +20,10 @@ from framegate.control.v1.event_service_pb2 import WatchEventsRequest
 from framegate.control.v1.event_service_pb2_grpc import EventServiceStub
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, Row, config_before, run_cli, until
+from tests.fakes.framegate import Framegate, Row, config_before, run_cli
 from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.upstream import ScriptedUpstream
+from tests.fakes.waiting import until
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -131,14 +131,6 @@ def test_the_command_line_has_the_role_of_its_socket_or_of_its_certificate(proxy
     assert "--tls" in run_cli(*words).stderr, "without it"
 
 
-def signalled(proxy: Framegate) -> str:
-    """What SIGHUP does, in the words of the row."""
-    before = len(proxy.events("reloaded"))
-    proxy.process.send_signal(signal.SIGHUP)
-    until(lambda: len(proxy.events("reloaded")) > before, timeout=20)
-    return str(proxy.events("reloaded")[-1]["configuration"])
-
-
 @pytest.mark.extended
 @pytest.mark.slow
 def test_files_and_texts_that_are_applied_have_rows_that_chain_and_none_is_applied_without_one(proxy: Framegate, folder: Path) -> None:
@@ -147,12 +139,12 @@ def test_files_and_texts_that_are_applied_have_rows_that_chain_and_none_is_appli
     def write(to: Path, size: int) -> None:
         to.write_text(json.dumps({**proxy.config, "listeners": [{**proxy.config["listeners"][0], "max_receive_size": size}]}))
 
-    assert signalled(proxy).startswith("applied")
+    assert proxy.reload().startswith("applied")
     before = len(rows(folder / "disk/audit.log"))
     for number in range(6):
         if number % 2:
             write(path, 70_000 + number)
-            assert signalled(proxy) == "applied, 1 value changed"
+            assert proxy.reload() == "applied, 1 value changed"
         else:
             write(new, 70_000 + number)
             done = proxy.cli("config", "apply", str(new), "--reason", "larger")
@@ -168,11 +160,11 @@ def test_files_and_texts_that_are_applied_have_rows_that_chain_and_none_is_appli
     write(new, 80_000)
     until(lambda: "AUDIT_BLOCKED" in proxy.cli("config", "apply", str(new)).stderr, timeout=30)
     write(path, 80_001)
-    assert "audit row cannot be written" in signalled(proxy)
+    assert "audit row cannot be written" in proxy.reload()
     assert proxy.events("configuration_refused")[-1]["reason"].endswith("No space left on device")
     assert int(proxy.json("limits", "get")[0]["max_receive_size_bytes"]) in (70_005, 80_000)
     (folder / "disk/filler").unlink()
-    assert signalled(proxy) == "applied, 1 value changed"
+    assert proxy.reload() == "applied, 1 value changed"
     assert rows(folder / "disk/audit.log")[-1]["after"] == {key: "80001B"}
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from framegate.control.demo.certificates import Certificates
-from tests.fakes.framegate import Framegate, Row, Witness, until
+from tests.fakes.framegate import Framegate, Row, Witness
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, refusing_port
+from tests.fakes.waiting import until
 
 LIMIT = 256 * 1024
 

@@ -24,9 +24,10 @@ from framegate.proxy.relay.retirement import AT_BOOTSTRAP
 from tests.control.steering.test_cluster import reaches
 from tests.fakes.brokers import API_VERSIONS, KNOWN, METADATA, metadata_answer, versions_answer
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.ports import free_port, free_ports
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame, refusing_port
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 asked = metadata_question([ApiRange(METADATA, 0, 8)])

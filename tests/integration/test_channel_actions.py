@@ -14,8 +14,9 @@ import pytest
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes import kafka_frames
-from tests.fakes.framegate import Framegate, config_before, until
+from tests.fakes.framegate import Framegate, config_before
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name
+from tests.fakes.waiting import until
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 import hashlib
 import itertools
 import json
-import os
-import shutil
-import signal
 import socket
 import ssl
 import threading
@@ -18,9 +15,11 @@ import pytest
 
 from framegate.control.identity.users_file import changing
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, run_cli, until
-from tests.fakes.sasl_frames import handshake, plain_token, stored, token
+from tests.fakes.framegate import Framegate, run_cli
+from tests.fakes.mounted import Mounted
+from tests.fakes.sasl_frames import log_in, stored
 from tests.fakes.upstream import ask
+from tests.fakes.waiting import until
 
 Row = dict[str, Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -37,42 +36,35 @@ def limit(proxy: Framegate) -> int:
     return int(proxy.json("limits", "get")[0]["max_receive_size_bytes"])
 
 
-def write(path: Path, config: Row | str) -> None:
+def text_of(config: Row | str) -> str:
+    return config if isinstance(config, str) else json.dumps(config, indent=1)
+
+
+def write(path: Path, config: Row) -> None:
     """Exchange the file in one step, as tools do."""
     new = path.with_suffix(".new")
-    new.write_text(config if isinstance(config, str) else json.dumps(config, indent=1))
+    new.write_text(text_of(config))
     new.rename(path)
-
-
-def reload(proxy: Framegate) -> str:
-    """What SIGHUP does, in the words of the row."""
-    before = len(proxy.events("reloaded"))
-    proxy.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 20
-    while len(proxy.events("reloaded")) == before:
-        assert time.monotonic() < deadline, proxy.rows[-5:]
-        time.sleep(0.02)
-    return str(proxy.events("reloaded")[-1]["configuration"])
 
 
 def test_sighup_applies_the_file_and_a_bad_one_changes_nothing(tmp_path: Path, plain: Row) -> None:
     with Framegate(tmp_path, plain) as proxy:
         path = tmp_path / "framegate.yaml"
         write(path, limited(proxy.config, 4096))
-        assert reload(proxy) == "applied, 1 value changed"
+        assert proxy.reload() == "applied, 1 value changed"
         assert (limit(proxy), proxy.events("configuration_applied")[-1]["keys"]) == (4096, ["listeners[plain].max_receive_size"])
         assert proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "8KiB").returncode == 0
         assert proxy.metric("framegate_config_differences") == 1
         write(path, limited(proxy.config, -1, node="m/"))
-        said = reload(proxy)
+        said = proxy.reload()
         assert (said.partition(" 1 to")[0], said.rpartition(" (")[2]) == ("refused: line 2: node = m/: must be", "and 1 more fault)")
         refused = proxy.events("configuration_refused")[-1]
         assert [fault.split(":")[1] for fault in refused["faults"]] == [" node = m/", " listeners[0].max_receive_size = -1"]
         write(path, limited(proxy.config, 2048, node="other"))
-        assert reload(proxy) == "refused: nothing is applied: a restart is needed to change node"
+        assert proxy.reload() == "refused: nothing is applied: a restart is needed to change node"
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (8192, 1)
         write(path, limited(proxy.config, 4096))
-        assert reload(proxy) == "applied, 1 value changed"
+        assert proxy.reload() == "applied, 1 value changed"
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (4096, 0)
 
 
@@ -95,56 +87,42 @@ def test_what_was_set_by_hand_is_saved_and_loads_to_what_is_in_force(tmp_path: P
         after = proxy.json("config", "show")
         assert (after["etag"], after["differences"], after["file_state"]) == (before["etag"], [], "FILE_STATE_LOADED")
         assert run_cli("check", "--config", saved["file"]).returncode == 0
-        assert reload(proxy) == "applied, 0 values changed"
+        assert proxy.reload() == "applied, 0 values changed"
         assert (limit(proxy), proxy.metric("framegate_config_differences")) == (8192, 0)
 
 
-def swap(folder: Path, config: Row | str, number: int, **files: bytes) -> None:
-    """Exchange the files of a mounted ConfigMap as the kubelet does: ``..data`` is a link to a folder, which is renamed over the former one, and each
-    file a link into it; the former folder is removed. ``files``: more of them, by name with ``_`` for the dot.
-    """
-    former = (folder / "..data").readlink() if (folder / "..data").is_symlink() else None
-    (folder / f"..{number}").mkdir()
-    write(folder / f"..{number}" / "framegate.yaml", config)
-    for name, content in files.items():
-        (folder / f"..{number}" / name.replace("_", ".")).write_bytes(content)
-    (folder / "..new").symlink_to(f"..{number}")
-    os.rename(folder / "..new", folder / "..data")
-    for name in ("framegate.yaml", *(name.replace("_", ".") for name in files)):
-        if not (folder / name).is_symlink():
-            (folder / name).unlink()
-            (folder / name).symlink_to(f"..data/{name}")
-    if former is not None:
-        shutil.rmtree(folder / former)
+def swap(mounted: Mounted, config: Row | str, **files: bytes) -> None:
+    """Exchange the files of a mounted ConfigMap. ``files``: more of them, by name with ``_`` for the dot."""
+    mounted.replace({"framegate.yaml": text_of(config).encode(), **{name.replace("_", "."): content for name, content in files.items()}})
 
 
 def test_a_config_map_is_applied_by_itself_only_when_wanted_and_a_bad_one_is_reported_once(tmp_path: Path, plain: Row) -> None:
     plain["rotation"] = FAST
+    mounted = Mounted(tmp_path, "link", {"framegate.yaml": b""})
     with Framegate(tmp_path, plain) as proxy:
-        swap(tmp_path, limited(proxy.config, 4096), 1)
-        while not proxy.metric("framegate_config_file_changed"):
-            time.sleep(0.05)
+        swap(mounted, limited(proxy.config, 4096))
+        until(lambda: proxy.metric("framegate_config_file_changed"))
         assert (limit(proxy), proxy.events("configuration_applied")) == (2**20, [])
         watched = limited(proxy.config, 4096, config={"watch": True})
-        swap(tmp_path, watched, 2)
-        assert reload(proxy) == "applied, 2 values changed"
-        for number, size in ((3, 5000), (4, 6000)):
-            swap(tmp_path, limited(watched, size), number)
-            proxy.wait_row(lambda row, number=number: row["event"] == "configuration_applied" and len(proxy.events(row["event"])) == number - 1)  # type: ignore[misc]
+        swap(mounted, watched)
+        assert proxy.reload() == "applied, 2 values changed"
+        for count, size in ((2, 5000), (3, 6000)):
+            swap(mounted, limited(watched, size))
+            until(lambda count=count: len(proxy.events("configuration_applied")) == count)  # type: ignore[misc]
             assert limit(proxy) == size
-        swap(tmp_path, "node: [", 5)
+        swap(mounted, "node: [")
         refused = proxy.wait_row(lambda row: row["event"] == "files_refused")
         assert (refused["kind"], refused["reason"].partition(",")[0]) == (
             "configuration",
             "line 1: the document: is not YAML: while parsing a flow node",
         )
-        swap(tmp_path, limited(watched, 7000, node="other"), 6)
+        swap(mounted, limited(watched, 7000, node="other"))
         proxy.wait_row(lambda row: row["event"] == "files_refused" and "a restart is needed to change node" in row["reason"])
         time.sleep(0.5)  # five more looks
         assert (limit(proxy), len(proxy.events("files_refused"))) == (6000, 2)
         assert proxy.metric("framegate_reload_count_total", framegate_file_kind="configuration", error_type="refused") == 2
         assert proxy.metric("framegate_config_file_changed") == 1
-        swap(tmp_path, limited(watched, 6000), 7)
+        swap(mounted, limited(watched, 6000))
         proxy.wait_row(lambda row: row["event"] == "files_restored")
         assert (proxy.metric("framegate_config_file_changed"), proxy.metric("framegate_config_differences")) == (0, 0)
 
@@ -209,7 +187,7 @@ def test_a_hundred_listeners_come_and_go_while_traffic_flows(tmp_path: Path, pla
             for name in ("more-0", "more-99", "plain"):
                 assert ask(proxy.connect(name), b"there") == b"there"
             write(path, proxy.config)
-            assert reload(proxy) == "applied, 100 values changed"
+            assert proxy.reload() == "applied, 100 values changed"
             assert [item["name"] for item in proxy.json("listeners", "list")] == ["plain"]
         counts = [talk.end() for talk in talks]
         assert min(counts) > 100
@@ -227,13 +205,6 @@ def shown(proxy: Framegate, listener: str, context: ssl.SSLContext) -> tuple[str
 
 def fingerprint(pem: bytes) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
-
-
-def log_in(client: socket.socket, user: str) -> bool:
-    """With the user's name as password."""
-    for request in (handshake("PLAIN", 1), token(plain_token(user, user), 2)):
-        answer = ask(client, request)
-    return answer[5:7] == b"\0\0"
 
 
 def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(tmp_path: Path, plain: Row) -> None:
@@ -257,15 +228,15 @@ def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(
 
         def logged_in(user: str) -> bool:
             with proxy.connect("sasl") as client:
-                return log_in(client, user) and ask(client, b"new") == b"new"
+                return log_in(client, user, user) and ask(client, b"new") == b"new"
 
         clients = [proxy.connect("sasl") for _ in range(3)]
-        assert all(log_in(client, "alice") for client in clients)
+        assert all(log_in(client, "alice", "alice") for client in clients)
         talks = [talking(client) for client in (*clients, *(proxy.connect("tls", trusting) for _ in range(3)))]
         opening = [Repeat(lambda: bool(shown(proxy, "tls", trusting))), Repeat(lambda: logged_in("alice"))]
         for number in (1, 0, 1, 0, 1):
             write(tmp_path / "framegate.yaml", {**proxy.config, **config(number)})
-            assert reload(proxy).startswith("applied, ")
+            assert proxy.reload().startswith("applied, ")
             assert shown(proxy, "tls", trusting)[0] == fingerprint(Path(leaves[number][0]).read_bytes())
             assert logged_in("bob") is bool(number)
         counts = [each.end() for each in (*talks, *opening)]
@@ -280,15 +251,14 @@ def test_tls_and_sasl_change_under_load_for_new_connections_and_nothing_is_lost(
 def test_a_config_map_brings_a_certificate_and_a_configuration_at_once(tmp_path: Path, plain: Row) -> None:
     authority = Authority(tmp_path)
     pairs = [authority.leaf_pem("server") for _ in range(5)]
-    for name, content in zip(("tls.crt", "tls.key"), pairs[0], strict=True):
-        (tmp_path / name).write_bytes(content)
+    mounted = Mounted(tmp_path, "link", {"framegate.yaml": b"", "tls.crt": pairs[0][0], "tls.key": pairs[0][1]})
     tls: Row = {"certificate": "tls.crt", "key": "tls.key"}
     plain |= {"rotation": FAST, "config": {"watch": True}, "listeners": [{**plain["listeners"][0], "tls": tls}]}
     context = ssl.create_default_context(cafile=str(authority.path))
     with Framegate(tmp_path, plain) as proxy:
 
-        def swapped(number: int, config: Row | str, certificate: bytes, key: bytes) -> None:
-            swap(tmp_path, config, number, tls_crt=certificate, tls_key=key)
+        def swapped(config: Row | str, certificate: bytes, key: bytes) -> None:
+            swap(mounted, config, tls_crt=certificate, tls_key=key)
 
         def served(number: int) -> None:
             until(lambda: shown(proxy, "plain", context)[0] == fingerprint(pairs[number][0]), number)
@@ -296,19 +266,19 @@ def test_a_config_map_brings_a_certificate_and_a_configuration_at_once(tmp_path:
         talk = talking(proxy.connect("plain", context))
         served(0)
         tls["min_version"] = "1.3"
-        swapped(1, limited(proxy.config, 4096), *pairs[1])
+        swapped(limited(proxy.config, 4096), *pairs[1])
         served(1)
         assert (until(lambda: limit(proxy) == 4096), shown(proxy, "plain", context)[1]) == (True, "TLSv1.3")
-        swapped(2, "node: [", *pairs[2])  # a certificate that is good beside a file that is not
+        swapped("node: [", *pairs[2])  # a certificate that is good beside a file that is not
         served(2)
         proxy.wait_row(lambda row: row["event"] == "files_refused" and row["kind"] == "configuration")
-        swapped(3, limited(proxy.config, 5000), pairs[3][0], pairs[2][1])  # the key of another certificate
+        swapped(limited(proxy.config, 5000), pairs[3][0], pairs[2][1])  # the key of another certificate
         proxy.wait_row(lambda row: row["event"] == "files_refused" and row["kind"] == "tls")
         until(lambda: [row for row in proxy.events("files_refused") if "is not the key" in row["reason"] and row["kind"] == "configuration"])
         served(2)
         assert limit(proxy) == 4096
         tls["min_version"] = "1.2"
-        swapped(4, limited(proxy.config, 6000), *pairs[4])
+        swapped(limited(proxy.config, 6000), *pairs[4])
         served(4)
         until(lambda: limit(proxy) == 6000)
         until(lambda: proxy.metric("framegate_config_file_changed") == 0)

@@ -14,10 +14,11 @@ from framegate.control.identity.users_file import changing
 from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.server.link import complete
-from tests.fakes.framegate import Framegate, Row, run_cli, until
+from tests.fakes.framegate import Framegate, Row, run_cli
 from tests.fakes.sasl_frames import handshake, token
 from tests.fakes.tap_read import read_ends
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_to_end, refusing_port, reset
+from tests.fakes.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import Framegate, Row, Witness, until
+from tests.fakes.framegate import Framegate, Row, Witness
+from tests.fakes.waiting import until
 
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000

@@ -39,12 +39,13 @@ from framegate.control.v1 import pool_service_pb2
 from framegate.proxy.network.connection_id import parse_connection_id
 from framegate.proxy.tap.log_reader import first_offset, streams
 from tests.fakes.any_call import reason_of, send
-from tests.fakes.framegate import Row, until
+from tests.fakes.framegate import Row
 from tests.fakes.kafka_frames import request as kafka_request
 from tests.fakes.live_node import APPLY, Node, check_rows, check_sizes, listener, settled
+from tests.fakes.sasl_frames import log_in
 from tests.fakes.tap_read import read_blocks
 from tests.fakes.upstream import ask, frame, peer_name, read_frame
-from tests.integration.test_users import log_in
+from tests.fakes.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 STEPS: Final = int(os.environ.get("FRAMEGATE_CONTROL_STEPS", "120"))

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from framegate.proxy.tap import log_reader
-from tests.fakes.framegate import Framegate, Witness, alive, until
+from tests.fakes.framegate import Framegate, Witness, alive
 from tests.fakes.tap_files import missing, stored
 from tests.fakes.upstream import ask, peer_name
+from tests.fakes.waiting import until
 
 UNKNOWN = {"request": None, "response": None}
 

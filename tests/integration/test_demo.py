@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from framegate.control.demo.processes import find_java
-from tests.fakes.framegate import until
+from tests.fakes.waiting import until
 
 COMMAND = [sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())", "demo"]
 

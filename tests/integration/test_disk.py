@@ -9,10 +9,11 @@ from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 from framegate.control.v1.tap_service_pb2 import ListTapRulesRequest
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
-from tests.fakes.framegate import Framegate, Witness, until
+from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.tap_files import missing, stored
 from tests.fakes.upstream import ask
+from tests.fakes.waiting import until
 
 
 @pytest.mark.slow

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, Row, run_cli, until
+from tests.fakes.framegate import Framegate, Row, run_cli
+from tests.fakes.sasl_frames import log_in
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
-from tests.integration.test_users import log_in
+from tests.fakes.waiting import until
 
 
 def slow_echo(sock: socket.socket) -> None:

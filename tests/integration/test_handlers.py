@@ -12,8 +12,9 @@ import pytest
 
 from framegate.control.v1 import handler_service_pb2 as handlers_pb2
 from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
-from tests.fakes.framegate import Framegate, Row, Witness, alive, until
+from tests.fakes.framegate import Framegate, Row, Witness, alive
 from tests.fakes.upstream import ask, frame, read_frame
+from tests.fakes.waiting import until
 
 HANDLERS = '''
 import gc

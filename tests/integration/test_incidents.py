@@ -16,8 +16,9 @@ import pytest
 
 from framegate.control.v1 import event_service_pb2 as pb2
 from framegate.control.v1.event_service_pb2_grpc import EventServiceStub
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, peer_name, read_frame
+from tests.fakes.waiting import until
 
 PAGE = Path(__file__).parents[2] / "deploy/docs/operating.md"
 KIB = 1024
@@ -104,21 +105,6 @@ def test_a_client_that_does_not_take_a_large_answer_is_named_with_the_bytes_that
         assert line.startswith(f"- client {peer_name(slow)} (channel {identifier}) has not taken ")
         read_frame(slow)
         assert waits(running, identifier) == []
-
-
-@pytest.mark.slow
-def test_a_dry_run_of_a_limit_says_what_it_would_have_refused_of_the_frames_that_clients_sent(proxy: tuple[Framegate, Servers]) -> None:
-    running, _ = proxy
-
-    def said(size: str) -> str:
-        return running.cli("limits", "set", "--listener", "reports", "--max-receive-size", size, "--dry-run").stderr
-
-    with running.connect("reports") as client:
-        for size in (4, 5000, 5000):
-            assert ask(client, bytes(size)) == b""
-        until(lambda: "it would have refused 2 frames of the 3 that clients sent in the last " in said("1KiB"))
-        assert "it would have refused 0 to 2 frames of the 3 " in said("8KiB")
-        assert ask(client, bytes(5000)) == b"", "nothing was changed"
 
 
 @pytest.mark.slow

@@ -22,9 +22,10 @@ from framegate.control.identity.users_file import changing
 from tests.demo import broker
 from tests.demo.brokers import Cluster, Watch
 from tests.demo.kafka import create_topics
-from tests.fakes.framegate import Framegate, Row, run_cli, until
+from tests.fakes.framegate import Framegate, Row, run_cli
 from tests.fakes.ports import free_ports
 from tests.fakes.real_kafka import REAL_KAFKA
+from tests.fakes.waiting import until
 
 pytestmark = [*REAL_KAFKA, pytest.mark.extended]
 NODES = (1, 2, 3)

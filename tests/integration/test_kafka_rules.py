@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.demo import broker, kafka
-from tests.fakes.framegate import Framegate, run_cli, until
+from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.real_kafka import REAL_KAFKA
+from tests.fakes.waiting import until
 
 pytestmark = REAL_KAFKA
 RULES = {
@@ -27,8 +27,7 @@ RULES = {
 class Behind:
     """A broker that advertises framegate's port, and framegate with rules."""
 
-    def __init__(self, real: broker.Broker, proxy: Framegate, port: int) -> None:
-        self.real = real
+    def __init__(self, proxy: Framegate, port: int) -> None:
         self.proxy = proxy
         self.address = f"127.0.0.1:{port}"
 
@@ -54,7 +53,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
             port = int(proxy.serving["listeners"]["kafka"].rpartition(":")[2])
             real.start({"PLAIN": port})
             kafka.prepare_topics(real.internal_address, {"mine-1": 1, "mine-2": 1, "mine-java": 1, "other": 1})
-            yield Behind(real, proxy, port)
+            yield Behind(proxy, port)
 
 
 def sent(behind: Behind, topics: list[str], **more: Any) -> dict[str, Any]:
@@ -87,11 +86,9 @@ def test_a_consumer_group_reads_what_is_allowed(behind: Behind) -> None:
     lost = Consumer(behind.settings(**{"group.id": "mine-too", "auto.offset.reset": "earliest"}))
     lost.subscribe(["other", "mine-1"])
     found: set[str] = set()
-    deadline = time.monotonic() + 15
-    while len(found) < 2 and time.monotonic() < deadline:
-        message = lost.poll(0.5)
-        if message is not None:
-            found.add(message.error().name() if message.error() else message.topic())
+    while len(found) < 2:
+        message = until(lambda: lost.poll(0.5), found, 15)
+        found.add(message.error().name() if message.error() else message.topic())
     assert found == {"TOPIC_AUTHORIZATION_FAILED", "mine-1"}
     lost.close()
 

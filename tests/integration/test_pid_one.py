@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import until
+from tests.fakes.waiting import until
 
 USER = 10001
 PREPARE = """

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.captured import Upstream, answered, asked, broker, correlation_of
-from tests.fakes.framegate import Framegate, run_cli, until
+from tests.fakes.framegate import Framegate, run_cli
 from tests.fakes.s3 import BUCKET, S3, s3_server
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 REQUESTS = 6

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from framegate.proxy.network.proxy_protocol import header_bytes
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, ask, echo, frame, read_frame
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 

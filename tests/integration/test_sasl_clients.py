@@ -27,9 +27,10 @@ from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes import kafka_server
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.sasl_frames import handshake, versions
 from tests.fakes.upstream import ScriptedUpstream, ask, frame, read_frame
+from tests.fakes.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"

@@ -12,11 +12,12 @@ import pytest
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import changing
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
-from tests.fakes.framegate import Framegate, Row, until
+from tests.fakes.framegate import Framegate, Row
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, plain_token, token, versions
 from tests.fakes.tap_read import read_frames
 from tests.fakes.upstream import ask, peer_name
+from tests.fakes.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 PASSWORD, SECRET, TOKEN = "canary-of-alice-3c1", "canary-of-apps-7f3", "canary-token-9d2"

@@ -15,12 +15,13 @@ from framegate.proxy.tap.fleet import node_at
 from framegate.proxy.tap.shipper import Shipper
 from framegate.proxy.tap.shipping import END_S
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
-from tests.fakes.framegate import Framegate, Witness, alive, shipper_pid, until
+from tests.fakes.framegate import Framegate, Witness, alive, shipper_pid
 from tests.fakes.kept_tap import in_segments
 from tests.fakes.s3 import S3
 from tests.fakes.shipped import ShippedTap
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.upstream import ask
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 

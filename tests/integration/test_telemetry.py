@@ -20,7 +20,7 @@ from tests.fakes.framegate import Framegate, Row
 from tests.fakes.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver, attributes_of
 from tests.fakes.ports import free_port
 from tests.fakes.upstream import ask
-from tests.integration.test_config import reload, write
+from tests.integration.test_config import write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -175,7 +175,7 @@ def test_targets_change_while_framegate_runs(tmp_path: Path, plain: Row, receive
 
         def applied(**telemetry: Any) -> str:
             write(path, {**proxy.config, "telemetry": telemetry})
-            return reload(proxy)
+            return proxy.reload()
 
         def spans(collector: Any, listener: str = "plain") -> list[Span]:
             found = [span for received in collector.received for span in received.items("trace") if span.name == "framegate.upstream.connect"]
@@ -221,10 +221,10 @@ def test_a_drain_is_told_to_the_collector_in_force(tmp_path: Path, plain: Row, r
             assert ask(client, b"hello") == b"hello"
             otlp = {"endpoint": other.endpoint, "signals": SIGNALS}
             write(tmp_path / "framegate.yaml", {**proxy.config, "telemetry": {**proxy.config["telemetry"], "otlp": otlp}})
-            assert not exchanged or reload(proxy) == "applied, 1 value changed"
+            assert not exchanged or proxy.reload() == "applied, 1 value changed"
             assert proxy.cli("drain", "--no-wait").returncode == 0
             proxy.ended_row(client)
-            assert reload(proxy) == "refused: the proxy drains"
+            assert proxy.reload() == "refused: the proxy drains"
         assert proxy.stop() == 0
         printed = [f"framegate.{row['event']}" for row in proxy.rows]
     former, latter = ([record.event_name for received in collector.received for record in received.items("logs")] for collector in (receiver, other))

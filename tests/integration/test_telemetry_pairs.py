@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.framegate import Framegate, Row, config_before, until
+from tests.fakes.framegate import Framegate, Row, config_before
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.upstream import ScriptedUpstream, ask, peer_name, read_frame
+from tests.fakes.waiting import until
 
 HEARTBEAT = 12
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.framegate import Framegate, run_cli
-from tests.fakes.sasl_frames import handshake, plain_token, token
+from tests.fakes.sasl_frames import log_in
 from tests.fakes.upstream import ScriptedUpstream, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]  # a whole framegate, and a process for each command
@@ -43,15 +42,9 @@ class Rig:
         done = run_cli("users", *words, "--listener", listener, "--address", self.proxy.serving["admin"], text=f"{password}\n")
         return done.returncode, done.stderr
 
-    def is_let_in(self, password: str, user: str = "alice") -> bool:
+    def is_let_in(self, password: str) -> bool:
         with self.proxy.connect("sasl") as client:
-            return log_in(client, user, password)
-
-
-def log_in(client: socket.socket, user: str, password: str) -> bool:
-    for request in (handshake("PLAIN", 1), token(plain_token(password, user), 2)):
-        answer = ask(client, request)
-    return answer[5:7] == b"\0\0"
+            return log_in(client, "alice", password)
 
 
 @pytest.fixture

@@ -26,8 +26,9 @@ from framegate.control.identity.users_file import changing
 from tests.demo.brokers import Cluster, Watch
 from tests.demo.kafka import create_topics
 from tests.fakes.certificates import Authority
-from tests.fakes.framegate import Framegate, until
+from tests.fakes.framegate import Framegate
 from tests.fakes.ports import free_ports
+from tests.fakes.waiting import until
 from tests.peers.clients import Entry
 from tests.peers.namespace import HOST, Namespace
 

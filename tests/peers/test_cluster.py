@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import until
+from tests.fakes.waiting import until
 from tests.peers.clients import EVERYTHING, Built, Said, missing, require
 from tests.peers.cluster import BY, NODES, WAYS, ClusterWorld, open_cluster
 from tests.peers.namespace import Namespace

@@ -442,13 +442,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     pattern = allocate(frame_size + PATTERN_STEPS);
-    uint32_t state = 2463534242u;
-    for (size_t i = 0; i < frame_size + PATTERN_STEPS; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        pattern[i] = (char)state;
-    }
+    fill_pattern(pattern, frame_size + PATTERN_STEPS);
     run_load();
     return 0;
 }

@@ -11,7 +11,7 @@
  * the end). Those count that fell due in the time that was measured. `late` are logins that began
  * a tenth of a second after they were due, for want of a free slot or of processor time.
  */
-#include "sockets.h"
+#include "times.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -53,22 +53,9 @@ static struct slot *all, **unused;
 static int free_count, epoll;
 static uint64_t nonces, due_count, late, outcomes[OUTCOMES], counted[OUTCOMES], measured_due;
 static int64_t start, measure_from, measure_until;
-static int64_t *times;
-static size_t times_count;
 static unsigned char salted[KEY], client_key[KEY], stored_key[KEY], server_key[KEY];
 static char known_salt[256];
 static long known_iterations;
-
-static int compare(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile_ms(double share) {
-    if (times_count == 0) return 0;
-    size_t at = (size_t)((double)times_count * share);
-    return (double)times[at < times_count ? at : times_count - 1] / 1e6;
-}
 
 static void give_up_slot(struct slot *s) {
     close(s->fd);
@@ -82,7 +69,7 @@ static void came_out(struct slot *s, enum outcome outcome) {
     outcomes[outcome]++;
     if (s->due < measure_from || s->due >= measure_until) return;
     counted[outcome]++;
-    if (outcome == THROUGH) times[times_count++] = now_ns() - s->due;
+    if (outcome == THROUGH) record(now_ns() - s->due);
 }
 
 static void hmac(const unsigned char *key, const char *text, size_t size, unsigned char *to) {
@@ -347,13 +334,13 @@ static void run(void) {
     while (due_next() < measure_until) fall_due(); /* for want of a slot: they are missing */
     int64_t give_up = now_ns() + (int64_t)(options.patience * 1e9);
     while (free_count < SLOTS && now_ns() < give_up) turn(now_ns() + 100000000);
-    qsort(times, times_count, sizeof *times, compare);
+    sort_times();
     uint64_t out = counted[THROUGH] + counted[REFUSED] + counted[CLOSED];
     printf("{\"event\": \"measured\", \"due\": %llu, \"through\": %llu, \"refused\": %llu, \"closed\": %llu, \"missing\": %llu, \"late\": %llu, ",
            (unsigned long long)measured_due, (unsigned long long)counted[THROUGH], (unsigned long long)counted[REFUSED],
            (unsigned long long)counted[CLOSED], (unsigned long long)(measured_due - out), (unsigned long long)late);
-    printf("\"seconds\": %.6f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f}\n", options.seconds, percentile_ms(0.5), percentile_ms(0.99),
-           percentile_ms(1));
+    printf("\"seconds\": %.6f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f}\n", options.seconds, percentile_ns(0.5) / 1e6,
+           percentile_ns(0.99) / 1e6, percentile_ns(1) / 1e6);
     printf("{\"event\": \"done\", \"begun\": %lld, \"through\": %llu, \"refused\": %llu, \"closed\": %llu}\n", (long long)sent,
            (unsigned long long)outcomes[THROUGH], (unsigned long long)outcomes[REFUSED], (unsigned long long)outcomes[CLOSED]);
     fflush(stdout);
@@ -387,7 +374,6 @@ int main(int argc, char **argv) {
     address = parse_address(options.connect);
     all = allocate(SLOTS * sizeof *all);
     unused = allocate(SLOTS * sizeof *unused);
-    times = allocate(((size_t)(options.rate * (options.warm_up + options.seconds)) + 2) * sizeof *times);
     for (int i = 0; i < SLOTS; i++) unused[free_count++] = &all[i];
     run();
     return 0;

@@ -11,7 +11,7 @@
  * Hold: opens as many, one echoed frame each, prints {"event": "open"} and obeys lines of its standard input until that ends:
  *     burst BYTES COUNT      the first COUNT connections have one frame of that size echoed, eight connections at a time
  */
-#include "sockets.h"
+#include "times.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -52,40 +52,12 @@ static char scratch[READ_SIZE];
 static int epoll, busy;
 static uint64_t opened, closed, resumed, failed_resumes;
 static int64_t measure_from = INT64_MAX, measure_until = INT64_MAX;
-static int64_t *times;
-static size_t times_count, times_room;
-
-static void record(int64_t ns) {
-    if (times_count == times_room) {
-        times_room = times_room ? 2 * times_room : 4096;
-        times = realloc(times, times_room * sizeof *times);
-        if (times == NULL) die("out of memory");
-    }
-    times[times_count++] = ns;
-}
-
-static int compare(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile_us(double share) {
-    if (times_count == 0) return 0;
-    size_t at = (size_t)((double)times_count * share);
-    return (double)times[at < times_count ? at : times_count - 1] / 1000.0;
-}
 
 static void prepare_pattern(size_t body) {
     pattern_size = body + PATTERN_STEPS;
     free(pattern);
     pattern = allocate(pattern_size);
-    uint32_t state = 2463534242u;
-    for (size_t i = 0; i < pattern_size; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        pattern[i] = (char)state;
-    }
+    fill_pattern(pattern, pattern_size);
     frame_size = body + 4;
 }
 
@@ -328,9 +300,9 @@ static void churn(struct slot *all) {
         }
         wait_some(next);
     }
-    qsort(times, times_count, sizeof *times, compare);
+    sort_times();
     printf("{\"event\": \"measured\", \"connections\": %llu, \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f}\n",
-           (unsigned long long)closed, (double)(measure_until - measure_from) / 1e9, percentile_us(0.5), percentile_us(0.99), percentile_us(1));
+           (unsigned long long)closed, (double)(measure_until - measure_from) / 1e9, percentile_ns(0.5) / 1e3, percentile_ns(0.99) / 1e3, percentile_ns(1) / 1e3);
     fflush(stdout);
     int64_t give_up = now_ns() + 10000000000;
     while (busy > 0) {

@@ -18,13 +18,7 @@
 static char pattern[PATTERN + CHUNK];
 
 static inline void make_pattern(void) {
-    uint32_t state = 2463534242u;
-    for (size_t i = 0; i < PATTERN; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        pattern[i] = (char)state;
-    }
+    fill_pattern(pattern, PATTERN);
     memcpy(pattern + PATTERN, pattern, CHUNK);
 }
 

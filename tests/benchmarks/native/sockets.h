@@ -40,6 +40,17 @@ static inline void *allocate(size_t size) {
     return memory;
 }
 
+/* Bytes that look like chance, the same ones each time. */
+static inline void fill_pattern(char *to, size_t size) {
+    uint32_t state = 2463534242u;
+    for (size_t i = 0; i < size; i++) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        to[i] = (char)state;
+    }
+}
+
 static inline void set_non_blocking(int fd) {
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) die("fcntl: %s", strerror(errno));

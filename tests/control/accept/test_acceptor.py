@@ -5,7 +5,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ListenerConfig
 from framegate.proxy.server.link import receive_handovers
 from tests.fakes.cases import each_of
-from tests.fakes.fleet import MemoryLog, fleet, until
+from tests.fakes.fleet import MemoryLog, fleet
+from tests.fakes.fleet import until as until_in_loop
+from tests.fakes.waiting import until
 
 MORE = 160  # Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten
 
@@ -64,22 +66,10 @@ class Rig:
         client.connect(self.listening.address.removeprefix("unix:"))
         return client
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what the acceptor's thread will do."""
-        deadline = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come to that"
-            time.sleep(0.002)
-
     def take(self, slot: int) -> Any:
         """The next connection that a slot gets: its facts."""
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            self.receive(slot)
-            if self._received[slot]:
-                return self._received[slot].pop(0)
-            time.sleep(0.002)
-        raise AssertionError(f"slot {slot} got nothing")
+        until(lambda: self.receive(slot) or self._received[slot], f"slot {slot} got nothing")
+        return self._received[slot].pop(0)
 
     def receive(self, slot: int) -> int:
         """Be the processor for one message: how many connections came with it."""
@@ -129,13 +119,10 @@ def test_when_every_queue_is_full_the_acceptor_waits_and_meters_the_time(rig: Ri
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     for _ in range(MORE):
         rig.connect()
-    deadline = time.monotonic() + 5
-    while rig.meters.value("accept.blocked.time", "a") == 0 and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert rig.meters.value("accept.blocked.time", "a") > 0
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     taken = 0
-    while taken < MORE and time.monotonic() < deadline:
-        taken += rig.receive(0) + rig.receive(1)
+    while taken < MORE:
+        taken += until(lambda: rig.receive(0) + rig.receive(1), f"{taken} were handed over")
     assert taken == MORE
     assert rig.listening.handed == MORE
 
@@ -144,10 +131,10 @@ def test_connections_that_came_together_go_round_in_messages_of_ten_at_most(rig:
     """They come in the order in which they were accepted, and are booked in that in which each processor gets them."""
     rig.acceptor.set_targets([])
     clients = [rig.connect()]
-    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     clients += [rig.connect() for _ in range(24)]
     rig.acceptor.set_targets([Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(rig.pairs)])
-    rig.until(lambda: rig.listening.handed == 25)
+    until(lambda: rig.listening.handed == 25)
     sizes = [list(iter(lambda slot=slot: rig.receive(slot), 0)) for slot in range(2)]  # type: ignore[misc]
     assert sizes == [[1, 5, 5, 2], [5, 5, 2]]
     names = ["{}:{}".format(*client.getsockname()) for client in clients]
@@ -165,7 +152,7 @@ def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
     targets = [Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(rig.pairs)]
     rig.acceptor.set_targets([])
     rig.connect()
-    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     assert rig.listening.handed == 0
     rig.acceptor.set_targets(targets)
     rig.take(0)
@@ -175,7 +162,7 @@ def test_stop_refuses_clients_and_ends_the_thread_even_while_it_waits(rig: Rig) 
     """Numbers 172 and 178."""
     rig.acceptor.set_targets([])
     waiting = rig.connect()
-    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     rig.acceptor.stop()
     assert waiting.recv(1) == b""
     assert not any(thread.name == "framegate-acceptor" for thread in threading.enumerate())
@@ -274,9 +261,9 @@ def test_an_exception_costs_the_connection_at_hand_and_is_logged_and_counted(rig
 def test_it_moves_while_it_waits_for_a_processor(rig: Rig) -> None:
     rig.acceptor.set_targets([])
     rig.connect()
-    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     before = rig.task_monitor._jobs[0]._heartbeat_ns
-    rig.until(lambda: rig.task_monitor._jobs[0]._heartbeat_ns > before)
+    until(lambda: rig.task_monitor._jobs[0]._heartbeat_ns > before)
 
 
 def test_without_descriptors_clients_wait_in_the_backlog_and_are_served_later(rig: Rig) -> None:
@@ -292,7 +279,7 @@ def test_without_descriptors_clients_wait_in_the_backlog_and_are_served_later(ri
     host, _, port = rig.listening.address.rpartition(":")
     try:
         client.connect((host, int(port)))
-        rig.until(lambda: rig.meters.value("accept.errors", "a", "EMFILE") > 1)
+        until(lambda: rig.meters.value("accept.errors", "a", "EMFILE") > 1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert rig.take(0).peer == "{}:{}".format(*client.getsockname())
@@ -367,14 +354,14 @@ def test_a_processor_that_is_closed_while_it_is_waited_for_harms_nobody(rig: Rig
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     for _ in range(MORE):
         rig.connect()
-    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     rig.pairs[0][0].close()
 
     def all_handed() -> bool:
         rig.receive(1)
         return rig.listening.handed == MORE
 
-    rig.until(all_handed)
+    until(all_handed)
     assert rig.meters.value("task.failures", "acceptor") == 0
 
 
@@ -386,7 +373,7 @@ def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -
         async with fleet(1) as made:
             assert made.steering.state.health().alive
             made.acceptor._epoll.close()
-            await until(lambda: not made.steering.state.health().alive)
+            await until_in_loop(lambda: not made.steering.state.health().alive)
             assert made.task_monitor.stalled == ["acceptor"]
             await made.steering.drain.run(0)  # which ends the thread: nobody waits for it any more
             assert made.steering.state.health().alive
@@ -404,9 +391,9 @@ def test_connections_to_a_brokers_port_carry_its_node_id_and_count_for_it_and_fo
     ports = broker_ports(rig, 0, 7)
     for address in ports.values():
         rig.clients.append(socket.create_connection(address, timeout=5))
-        rig.until(lambda: rig.listening.handed == len(rig.clients))
+        until(lambda: rig.listening.handed == len(rig.clients))
     rig.connect()
-    rig.until(lambda: rig.listening.handed == 3)
+    until(lambda: rig.listening.handed == 3)
     assert sorted(item.handover.broker for item in rig.acceptor.handed) == [-1, 0, 7]
     assert {node: count.open for node, count in rig.listening.counts.items()} == {-1: 1, 0: 1, 7: 1}
     rig.acceptor.gave_back("a", "127.0.0.1:1", 7)
@@ -432,11 +419,11 @@ def test_a_brokers_port_is_bound_as_its_listener_is_and_one_in_use_is_an_error(r
 def test_a_removed_port_is_closed_by_the_thread_its_count_stays_and_others_go_on(rig: Rig) -> None:
     ports = broker_ports(rig, 1, 2)
     rig.clients.append(socket.create_connection(ports[1], timeout=5))
-    rig.until(lambda: rig.listening.handed == 1)
+    until(lambda: rig.listening.handed == 1)
     opened = rig.listening.brokers[1]
     rig.acceptor.remove_broker("a", 1)
     rig.acceptor.remove_broker("a", 1)
-    rig.until(lambda: opened.sock.fileno() < 0)
+    until(lambda: opened.sock.fileno() < 0)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(ports[1], timeout=5)
     rig.listening.forget(1)
@@ -444,7 +431,7 @@ def test_a_removed_port_is_closed_by_the_thread_its_count_stays_and_others_go_on
     rig.acceptor.add_broker("a", 1, ports[1][1])
     for address in ports.values():
         rig.clients.append(socket.create_connection(address, timeout=5))
-    rig.until(lambda: rig.listening.handed == 3)
+    until(lambda: rig.listening.handed == 3)
     assert rig.listening.counts[1].open == 2
     assert rig.log.rows == []
     assert rig.meters.value("accept.errors", "a", "other") == 0
@@ -462,6 +449,6 @@ def test_ports_come_and_go_a_thousand_times_while_clients_connect(rig: Rig) -> N
                 pass
         opened = rig.listening.brokers[node]
         rig.acceptor.remove_broker("a", node)
-        rig.until(lambda opened=opened: opened.sock.fileno() < 0)  # type: ignore[misc]
-    rig.until(lambda: not rig.receive(0) and not rig.receive(1) and len(os.listdir("/proc/self/fd")) <= before)
+        until(lambda opened=opened: opened.sock.fileno() < 0)  # type: ignore[misc]
+    until(lambda: not rig.receive(0) and not rig.receive(1) and len(os.listdir("/proc/self/fd")) <= before)
     assert [row for row in rig.log.rows if row["event"] == "task_failed"] == []

@@ -13,6 +13,7 @@ from framegate.proxy.config.model import KeepAlive, SocketConfig
 from framegate.proxy.server.link import receive_handovers
 from tests.control.accept.test_acceptor import Rig, listening
 from tests.fakes.cases import each_of
+from tests.fakes.waiting import until
 
 
 def port_of(bound: Listening) -> tuple[str, int]:
@@ -33,7 +34,7 @@ def test_what_is_accepted_has_the_listeners_socket_options(address: str) -> None
             received.extend(receive_handovers(rig.pairs[0][1]) or receive_handovers(rig.pairs[1][1]))
             return bool(received)
 
-        rig.until(taken)
+        until(taken)
         with socket.socket(fileno=received[0][1]) as accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40_000
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60_000

@@ -18,8 +18,9 @@ from framegate.control.cli.pods import AT_ONCE
 from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL
 from tests.fakes.cases import each_of
 from tests.fakes.cli import Cli, run_cli, served, start_cli
-from tests.fakes.framegate import Framegate, alive, config_before, until
+from tests.fakes.framegate import Framegate, alive, config_before
 from tests.fakes.plane import channel_row
+from tests.fakes.waiting import until
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$@" . >> {folder}/calls

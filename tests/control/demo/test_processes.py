@@ -2,13 +2,14 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framegate.control.demo.processes import Child, ChildError, find_java
+from tests.fakes.framegate import alive
+from tests.fakes.waiting import until
 
 ECHO = """
 import json, sys
@@ -53,19 +54,6 @@ def test_the_error_of_a_child_that_ended_too_early_has_the_end_of_its_log(tmp_pa
     child.wait(10)
 
 
-def wait_for_death(pid: int) -> None:
-    """A signal is sent at once; the kernel carries it out later. A process that has died and was not waited for is dead."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.01)
-
-
 def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     code = (
         "import json, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -76,7 +64,7 @@ def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     inner = child.wait_for_event("up", 10)["inner"]
     child.terminate()
     assert child.wait(0.1) == -9
-    wait_for_death(inner)
+    until(lambda: not alive(inner), "it lives on", 20)  # the kernel carries a signal out later
 
 
 def test_a_child_that_must_end_at_once_gets_sigterm_twice_then_sigkill(tmp_path: Path) -> None:
@@ -104,7 +92,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     paths = os.pathsep.join(path for path in sys.path if path)
     outer = Child("outer", [sys.executable, "-c", code], tmp_path / "outer.log", environment={"PYTHONPATH": paths})
     assert outer.wait(20) == -9
-    wait_for_death(int((tmp_path / "pid").read_text()))
+    until(lambda: not alive(int((tmp_path / "pid").read_text())), "it lives on", 20)
 
 
 def test_java_seventeen_or_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

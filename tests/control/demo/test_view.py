@@ -1,25 +1,17 @@
 """What the demo shows: lines, rates between readings, what is waited for."""
 
 import io
-import time
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from framegate.control.demo import view as module
 from framegate.control.demo.view import Reading, View, Waiting
+from tests.fakes.waiting import until
 
 
 def reading(elapsed_s: float, frames: int, rows: int) -> Reading:
     return Reading(elapsed_s=elapsed_s, connections=32, frames=frames, bytes=frames * 300, rows=rows)
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_rates_and_lag_come_from_two_readings_and_a_line_comes_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,11 @@
 """Handler processes over fakes of them: started, joined with processors, watched, killed, started anew, ended."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +20,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
 from framegate.proxy.config.model import MIB, HandlersConfig
 from tests.fakes.fleet import ECHO, FakeRequest, Fleet, fleet, fleet_config, until
+from tests.fakes.framegate import alive
 from tests.fakes.scenario import run_by
 
 HANDLED: dict[str, Any] = {"handler": ECHO, "upstream": None}
@@ -303,13 +302,6 @@ async def test_what_a_handler_started_goes_with_its_process(made: Fleet, handler
     os.kill(child, 0)
     process(handlers).kill("died")
     await until(lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is nobody's any more waits for whoever inherited it."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def test_stop_ends_all_and_a_process_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

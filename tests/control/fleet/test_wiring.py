@@ -16,6 +16,7 @@ from framegate.control.fleet import wiring as module
 from framegate.control.fleet.child import Child
 from framegate.control.fleet.wiring import Rejoined, Wiring
 from framegate.proxy.server.link import Handover, receive_handovers, send_handovers
+from tests.fakes.fleet import until
 from tests.fakes.scenario import run_by
 
 
@@ -78,11 +79,6 @@ def run(scenario: Callable[[Watched, Side, Side], Awaitable[None]]) -> None:
         assert (wiring.waiting, wiring.joined) == (0, 0)
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 @run_by(run)

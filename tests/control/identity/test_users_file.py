@@ -138,10 +138,16 @@ def test_what_is_not_text_has_a_line_too(tmp_path: Path) -> None:
 # Changing it.
 
 
-def test_a_new_file_is_for_its_owner_only(tmp_path: Path, no_umask: None) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file, alone in its folder, with the user alice."""
     path = tmp_path / "users"
     with changing(path) as file:
         file.add("alice", CREDENTIALS)
+    return path
+
+
+def test_a_new_file_is_for_its_owner_only(no_umask: None, path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for before, after in ((0o644, 0o640), (0o660, 0o660), (0o777, 0o660), (0o400, 0o600)):
         path.chmod(before)
@@ -149,7 +155,7 @@ def test_a_new_file_is_for_its_owner_only(tmp_path: Path, no_umask: None) -> Non
             file.add("bob", CREDENTIALS, replace=True)
         assert stat.S_IMODE(path.stat().st_mode) == after, "who read it as one of its group goes on to"
     assert list(read_users(path).users) == ["alice", "bob"]
-    assert os.listdir(tmp_path) == ["users"], "nothing else is left"
+    assert os.listdir(path.parent) == ["users"], "nothing else is left"
 
 
 def test_no_clear_password_is_ever_in_it(tmp_path: Path) -> None:
@@ -160,20 +166,14 @@ def test_no_clear_password_is_ever_in_it(tmp_path: Path) -> None:
     assert b"canary" not in path.read_bytes()
 
 
-def test_a_change_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    with changing(path) as file:
-        file.add("alice", CREDENTIALS)
+def test_a_change_that_fails_leaves_everything_as_it_was(path: Path) -> None:
     before = (path.read_bytes(), path.stat().st_ino)
     with pytest.raises(UserExistsError), changing(path) as file:
         file.add("alice", CREDENTIALS)
-    assert (path.read_bytes(), path.stat().st_ino, os.listdir(tmp_path)) == (*before, ["users"])
+    assert (path.read_bytes(), path.stat().st_ino, os.listdir(path.parent)) == (*before, ["users"])
 
 
-def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "users"
-    with changing(path) as file:
-        file.add("alice", CREDENTIALS)
+def test_a_write_that_fails_leaves_everything_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
 
     def full(*_: object) -> None:
@@ -182,13 +182,10 @@ def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"), changing(path) as file:
         file.remove("alice")
-    assert (path.read_bytes(), os.listdir(tmp_path)) == (before, ["users"])
+    assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["users"])
 
 
-def test_a_reader_sees_the_old_or_the_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    with changing(path) as file:
-        file.add("alice", CREDENTIALS)
+def test_a_reader_sees_the_old_or_the_new_one(path: Path) -> None:
     with open(path, "rb") as reader:
         with changing(path) as file:
             file.add("bob", CREDENTIALS)

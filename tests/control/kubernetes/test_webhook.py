@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from framegate.control.kubernetes.webhook import OwnCertificate, answer, files, 
 from tests.control.kubernetes.test_admission import CONFIGURATION, POD
 from tests.fakes.api_server import FakeApiServer
 from tests.fakes.certificates import Authority
+from tests.fakes.waiting import until
 
 SECRET = "/api/v1/namespaces/system/secrets/hook"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hook"
@@ -142,12 +142,6 @@ def test_it_serves_reviews_with_the_certificate_of_the_files_until_a_signal(
     def serial() -> int:
         with socket.create_connection(("127.0.0.1", port), 5) as plain, context.wrap_socket(plain, server_hostname="localhost") as client:
             return x509.load_der_x509_certificate(client.getpeercert(binary_form=True) or b"").serial_number
-
-    def until(condition: Any) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, caplog.text
-            time.sleep(0.01)
 
     def client() -> None:
         try:

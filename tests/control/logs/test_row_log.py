@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from framegate.control.logs import Levels, LibraryRows, RowLog, check_silenced
 from framegate.control.logs import row_log as module
 from framegate.proxy.config.log import LEVELS, LogLevel
 from tests.fakes.cases import each_of
+from tests.fakes.waiting import until
 
 Pipe = tuple[int, int]
 
@@ -101,13 +101,6 @@ def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
     log.write("nobody hears")
     log.close()
     os.close(writer)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "the writer did not come to that"
-        time.sleep(0.002)
 
 
 def fill_pipe(descriptor: int) -> None:

@@ -20,9 +20,10 @@ from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.record import stream_name
 from framegate.proxy.tap.segment import SegmentLog
 from tests.control.tap.test_settlement import count_reads
-from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
+from tests.fakes.tap_keeper import death, gaps, keeper, processor
 from tests.fakes.tap_log import MINUTE_NS, START_NS
 from tests.fakes.tap_read import read_blocks
+from tests.fakes.waiting import until
 
 
 def test_pairs_that_rules_can_match() -> None:

@@ -12,7 +12,8 @@ from framegate.control.tap import keeper as module
 from framegate.control.tap import settlement
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.tap_keeper import death, gaps, keeper, until
+from tests.fakes.tap_keeper import death, gaps, keeper
+from tests.fakes.waiting import until
 
 
 class Disk:

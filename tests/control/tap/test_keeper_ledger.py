@@ -17,8 +17,9 @@ from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.consumer import remove_consumer, write_consumer
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
-from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
+from tests.fakes.tap_keeper import death, gaps, keeper, processor
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.waiting import until
 
 
 @pytest.mark.parametrize("disk", ["refuses", "hangs"])

@@ -14,8 +14,9 @@ from framegate.control.tap import keeper as module
 from framegate.proxy.tap import ledger, log_reader
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
-from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
+from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor
 from tests.fakes.tap_read import read_gaps
+from tests.fakes.waiting import until
 
 
 class Orphan:

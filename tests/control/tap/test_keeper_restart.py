@@ -15,9 +15,10 @@ from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.ledger import read_ledger
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.retention import Sweep
-from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until, written
+from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, written
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_gaps
+from tests.fakes.waiting import until
 
 
 @pytest.mark.parametrize("left", ["open", "sealed", "nothing"])

@@ -8,8 +8,9 @@ from framegate.control.tap.segment_watch import SegmentWatch
 from framegate.proxy.tap.headers import Seal
 from framegate.proxy.tap.log_reader import Segment, segments, streams
 from framegate.proxy.tap.recovery import seal_stream
-from tests.fakes.tap_keeper import keeper, until
+from tests.fakes.tap_keeper import keeper
 from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.waiting import until
 
 Told = list[tuple[Segment, int, Seal | None]]
 

@@ -8,8 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +25,14 @@ from tests.fakes.cells import fill
 from tests.fakes.jobs import environment
 from tests.fakes.otlp_receiver import HttpReceiver, OtlpReceiver, attributes_of
 from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.tracing import scraped
+from tests.fakes.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "20")
-
-
-@pytest.fixture
-def log(tmp_path: Any) -> Iterator[RowLog]:
-    with (tmp_path / "rows").open("wb", buffering=0) as file:
-        made = RowLog(file.fileno())
-        yield made
-        made.close()
 
 
 def configured(endpoint: str, *signals: Any) -> ProxyConfig:
@@ -274,25 +266,13 @@ def test_what_cannot_be_used_changes_nothing_and_leaves_nothing(receiver: OtlpRe
     count = len(receiver.received) + 2
     receiver.nth(count)
     assert bench.export.prometheus_address is None
-    until_threads(threads)
+    until(lambda: ours() == threads)
     bench.stop()
 
 
 def ours() -> list[str]:
     """The threads of telemetry and of the SDK."""
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(("framegate-", "Otel")))
-
-
-def until_threads(names: list[str]) -> None:
-    deadline = time.monotonic() + 10
-    while ours() != names:
-        assert time.monotonic() < deadline, ours()
-        time.sleep(0.01)
-
-
-def scrape(address: str | None) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
 
 
 def test_scrapes_move_with_the_address_and_go_on_counting(log: RowLog) -> None:
@@ -303,22 +283,19 @@ def test_scrapes_move_with_the_address_and_go_on_counting(log: RowLog) -> None:
     first = bench.export.prometheus_address
     assert first is not None
     bench.export.record_call("a.B/C", "OK", 0.1)
-    assert "rpc_server_call_duration_seconds_count{" in scrape(first)
+    assert "rpc_server_call_duration_seconds_count{" in scraped(first)
     for number in range(3):
         host, _, port = str(bench.export.prometheus_address).rpartition(":")
         socket.create_connection((host, int(port)), 10).close()
-        while "framegate_scrape_refused_total 0.0" in scrape(bench.export.prometheus_address):
+        while "framegate_scrape_refused_total 0.0" in scraped(bench.export.prometheus_address):
             time.sleep(0.01)
         bench.change(telling(prometheus=f"127.0.0.{2 + number}:0"))
-        text = scrape(bench.export.prometheus_address)
+        text = scraped(bench.export.prometheus_address)
         assert "framegate_scrape_refused_total 0.0" not in text
         assert next(line for line in text.splitlines() if line.startswith("rpc_server_call_duration_seconds_count{")).endswith(" 1")
     last = bench.export.prometheus_address
     bench.change(telling())
-    deadline = time.monotonic() + 10
-    while reached(last) or reached(first):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not reached(last) and not reached(first))
     bench.stop()
 
 
@@ -345,7 +322,7 @@ def test_signals_come_and_go_and_leave_nothing(receiver: OtlpReceiver, log: RowL
         receiver.wait(lambda number=number: receiver.metrics and len(receiver.spans) == number + 1)
         bench.change(telling())
         assert (bench.export.calls, log.copy_to, log.span_fields()) == (None, None, {})
-        until_threads(threads)
+        until(lambda: ours() == threads)
     both(-1)
     assert [attributes_of(span)["framegate.change"] for span in receiver.spans] == ["0", "1", "2"]
     assert [attributes_of(row)["framegate.number"] for row in receiver.logs if row.event_name == "framegate.row"] == [0, 1, 2]

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,7 @@ from framegate.control.telemetry.traces import trace_fields
 from framegate.proxy.config.log import LogLevel
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.tracing import recording, tracing
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[RowLog]:
-    descriptor = os.open(tmp_path / "rows", os.O_RDWR | os.O_CREAT)
-    made = RowLog(descriptor)
-    yield made
-    made.close()
-    os.close(descriptor)
+from tests.fakes.waiting import until
 
 
 def rows(log: RowLog, folder: Path) -> list[dict[str, Any]]:
@@ -185,9 +177,7 @@ def test_a_row_that_cannot_be_encoded_is_counted_and_others_follow(log: RowLog) 
         for _ in range(3):  # more than there is room for: each gives its room back
             records.take(RowCopy(1.0, "info", "odd", {"value": Odd()}))
             records.take(RowCopy(1.0, "info", "odd", ("no json",)))
-            deadline = time.monotonic() + 5
-            while records._room.used and time.monotonic() < deadline:
-                time.sleep(0.002)
+            until(lambda: not records._room.used)
         records.take(RowCopy(1.0, "info", "good", {"a": 1}))
         records.stop()
         assert ([record.event_name for record in receiver.logs], account.dropped("logs")) == (["framegate.good"], 6)

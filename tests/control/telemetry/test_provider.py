@@ -6,7 +6,6 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from typing import Any
 
 import pytest
@@ -23,7 +22,8 @@ from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, Telemetry
 from tests.fakes.cells import fill
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
-from tests.fakes.tracing import metered
+from tests.fakes.tracing import metered, scraped
+from tests.fakes.waiting import until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -51,8 +51,7 @@ def begin(plane: FakePlane, collector: GrpcReceiver | None = None, interval_ms: 
 
 
 def scrape(telemetry: Telemetry) -> tuple[Samples, str]:
-    with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = scraped(telemetry.prometheus_address)
     samples = {
         (sample.name, frozenset(sample.labels.items())): sample.value for family in text_string_to_metric_families(text) for sample in family.samples
     }
@@ -154,17 +153,11 @@ def test_counts_are_right_when_a_collector_is_back(plane: FakePlane, monkeypatch
     telemetry = metered(plane, wanted)
     exports = "framegate.telemetry.exports"
     threads = threading.active_count()
-    deadline = time.monotonic() + 20
-    while telemetry.account.measurements().get((exports, gone), 0) < 3:
-        assert time.monotonic() < deadline, "a collector that is not there is not noticed"
-        time.sleep(0.01)
+    until(lambda: telemetry.account.measurements().get((exports, gone), 0) >= 3, "a collector that is not there is not noticed", 20)
     assert threading.active_count() <= threads
     fill(plane, 0, {("framegate.frame.count", "downstream", "receive", "kafka"): 12})
     with GrpcReceiver(address=f"127.0.0.1:{port}") as back:
-        deadline = time.monotonic() + 20
-        while not back.received:
-            assert time.monotonic() < deadline, "a collector that is back is not noticed"
-            time.sleep(0.01)
+        until(lambda: back.received, "a collector that is back is not noticed", 20)
         asyncio.run(telemetry.stop())
         request = back.received[-1].request
     sent = {metric.name: metric for resource in request.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics}

@@ -5,7 +5,6 @@ import json
 import random
 import socket
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,11 @@ from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from framegate.proxy.network.stats import Histogram
 from tests.fakes.cases import each_of
 from tests.fakes.cells import fill
-from tests.fakes.framegate import until
 from tests.fakes.monitoring import program
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
 from tests.fakes.upstream import read_to_end
+from tests.fakes.waiting import until
 
 SIZE = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
 DURATION = next(metric for metric in METRICS if metric.name == "framegate.connection.duration")
@@ -260,9 +259,7 @@ def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> Non
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("x")
     meter.create_observable_counter("things", [lambda options: asked.append(1) or []])
     reader.start()
-    deadline = time.monotonic() + 5
-    while not asked and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: asked)
     reader.shutdown(200)
     count = len(asked)
     assert not reader._thread.is_alive()
@@ -309,9 +306,7 @@ def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
     assert "framegate_scrape_refused_total 0.0" in get(str(reader.address))[1]
     host, _, port = str(reader.address).rpartition(":")
     socket.create_connection((host, int(port)), 10).close()
-    deadline = time.monotonic() + 10
-    while "framegate_scrape_refused_total 1.0" not in get(str(reader.address))[1]:
-        assert time.monotonic() < deadline
+    until(lambda: "framegate_scrape_refused_total 1.0" in get(str(reader.address))[1])
     reader.shutdown()
 
 

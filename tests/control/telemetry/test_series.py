@@ -9,12 +9,10 @@ import itertools
 import math
 import random
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.telemetry.catalogue import EXPORTED, label_name, prometheus_name
 from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
@@ -35,7 +33,7 @@ from framegate.proxy.relay.publisher import Publisher
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane, fake_config
-from tests.fakes.tracing import metered
+from tests.fakes.tracing import metered, scraped_samples
 
 _OURS = ("scrape", "tls_certificate", "container", "memory_usage", "memory_limit", "process", "connection_rejected", "accept")
 OURS = tuple(f"framegate_{name}_" for name in _OURS)
@@ -155,10 +153,7 @@ def test_a_scrape_has_no_more_than_all_of_them() -> None:
         for value in (0, 1):
             for writer in plane.writers:
                 writer.publish((plane.layout.count * 8 * b"\0") if value == 0 else (plane.layout.count * (1).to_bytes(8, "little")))
-            with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as page:
-                text = page.read().decode()
-            families = text_string_to_metric_families(text)
-            seen.append([sample for family in families for sample in family.samples if family.name.startswith("framegate_")])
+            seen.append([sample for sample in scraped_samples(telemetry.prometheus_address) if sample.name.startswith("framegate_")])
         most = 0
         for metric in COUNTED:
             each = rows_of(metric, plane.config) * (plane.config.processors if metric.name in PER_WORKER else 1)
@@ -199,8 +194,7 @@ def test_each_event_whose_rate_an_alert_or_the_first_panel_reads_begins_with_0()
     with GrpcReceiver() as collector:
         otlp = OtlpConfig(endpoint=collector.endpoint, signals=("metrics",))
         telemetry = metered(plane, TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0"), otlp=otlp))
-        with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as page:
-            samples = [sample for family in text_string_to_metric_families(page.read().decode()) for sample in family.samples]
+        samples = scraped_samples(telemetry.prometheus_address)
         asyncio.run(telemetry.stop())
     plane.close()
     missing, checked = [], 0

@@ -33,6 +33,7 @@ from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tracing import tracing
+from tests.fakes.waiting import until
 
 NOW_NS = 1_790_000_000_000_000_000
 
@@ -120,9 +121,7 @@ def test_the_queue_is_bounded_and_what_finds_no_room_is_counted() -> None:
         assert made.account.dropped("traces") == 2
         made.receiver.hold.set()
         made.receiver.wait(lambda: len(made.receiver.spans) == 3)
-        deadline = time.monotonic() + 5
-        while made.traces._room.used and time.monotonic() < deadline:
-            time.sleep(0.005)  # its exports are over
+        until(lambda: not made.traces._room.used)  # its exports are over
         made.traces.record("again", NOW_NS, NOW_NS, {})
         assert {span.name for span in made.spans()} == {"x0", "x1", "x2", "again"}
         assert made.account.dropped("traces") == 2

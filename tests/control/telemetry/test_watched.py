@@ -3,19 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from framegate.control.telemetry.watched import watched
-from tests.fakes.plane import FakePlane, fake_config
-
-
-@pytest.fixture
-def plane(tmp_path: Path):  # type: ignore[no-untyped-def]
-    made = FakePlane(fake_config(f"unix:{tmp_path}/admin.sock"))
-    yield made
-    made.close()
+from tests.fakes.plane import FakePlane
 
 
 def test_it_reads_cells_the_container_certificates_processes_and_what_is_given(plane: FakePlane) -> None:

@@ -11,8 +11,8 @@ import pytest
 from framegate.proxy.config.model import MIB, DrainConfig, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.server import ServerProcess, receive_all
-from tests.fakes.tap_keeper import until
 from tests.fakes.upstream import frame, read_exactly
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 

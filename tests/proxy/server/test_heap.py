@@ -15,8 +15,8 @@ from framegate.proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, 
 from framegate.proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
 from tests.fakes.cases import each_of
 from tests.fakes.server import ServerProcess, echo_bytes
-from tests.fakes.tap_keeper import until
 from tests.fakes.upstream import ScriptedUpstream, read_exactly
+from tests.fakes.waiting import until
 
 GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
 needs_glibc = pytest.mark.skipif(not GLIBC, reason="no malloc_trim in this C library")

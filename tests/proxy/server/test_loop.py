@@ -13,8 +13,8 @@ from framegate.proxy.config.model import MIB, DrainConfig, ListenerConfig, Memor
 from framegate.proxy.server.link import MAX_FRAME
 from tests.fakes.server import ServerProcess, echo_bytes, receive_all
 from tests.fakes.tap_files import stored
-from tests.fakes.tap_keeper import until
 from tests.fakes.upstream import ScriptedUpstream, frame, read_exactly
+from tests.fakes.waiting import until
 from tests.proxy.conftest import builder
 
 pytestmark = pytest.mark.slow
