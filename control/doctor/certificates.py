@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 
 from framegate.control.configuration.document import ConfigurationError
@@ -28,7 +27,7 @@ from framegate.control.configuration.tls_files import (
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.control.rotation.validator import refusal_of
+from framegate.control.rotation.validator import is_made_by, refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 
 Tls = ListenerTls | UpstreamTls
@@ -179,16 +178,8 @@ def _end_of_chain(subject: str, path: str, chain: list[x509.Certificate], known:
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
         return _judged(subject, f"the chain in {path} ends at its root, {maker}", figures)
-    if any(_made(last, item) for item in known):
+    if any(is_made_by(last, item) for item in known):
         return _judged(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
     words = f"the chain in {path} ends below {maker}, which no file here and not the system knows"
     advice = f"peers must trust {maker} itself; if it is an intermediate authority, write its certificate at the end of {path}"
     return unknown("certificates", subject, words, advice, figures)
-
-
-def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
-    try:
-        item.verify_directly_issued_by(maker)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
