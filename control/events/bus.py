@@ -96,7 +96,6 @@ class Bus:
         after: int | None = None,
         *,
         max_events: int = MAX_EVENTS,
-        max_bytes: int = MAX_BYTES,
         only_kept: bool = False,
     ) -> Subscription:
         """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends. ``names``: the events to
@@ -105,7 +104,7 @@ class Bus:
         """
         with self._lock:
             start = self.newest if after is None else self._checked(after)
-            backlog = Backlog(max_events, max_bytes)
+            backlog = Backlog(max_events)
             backlog.miss(start + 1, self.newest - len(self._history))
             made = Subscription(self._lock, start, names, backlog, self._remove, self._on_failure)
             for event, size in self._history:

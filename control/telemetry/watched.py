@@ -17,8 +17,6 @@ from framegate.proxy.cells.metrics import CERTIFICATE, PRESSURE, PRESSURES, RESO
 _OF_PROCESSES: Final = (
     "process.memory.usage", "framegate.process.run_delay", "process.unix.file_descriptor.count", "framegate.process.file_descriptor.limit"
 )  # fmt: skip
-
-
 _PREFIX: Final = "framegate."
 
 
