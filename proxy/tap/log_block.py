@@ -74,14 +74,6 @@ class LogBlock:
         keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
         return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
 
-    def requests(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
-        """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
-        if not row.flags & record.FLAG_ANSWERS or not self.header.flags & record.BLOCK_REQUESTS:
-            return None
-        section = 4 * self.header.answers_count
-        sizes = self._ints(self.header.answers_at + 2 * section, row.answers_index, row.frame_count)
-        return sizes, self._ints(self.header.answers_at + 3 * section, row.answers_index, row.frame_count)
-
     def chunk_data(self, row: record.ChunkRow) -> memoryview:
         """A chunk's stored bytes."""
         start = self.header.data_at + row.data_offset

@@ -9,7 +9,16 @@ from typing import Any
 from framegate.proxy.tap.headers import decode_segment_header
 from framegate.proxy.tap.log_block import GapRecord, LogBlock
 from framegate.proxy.tap.log_reader import START, DamagedBlockError, Joiner, first_offset, open_segment, read_block, segments, streams, walk
-from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES, KIND_CONNECTION, KIND_FRAMES, SEGMENT_HEADER_BYTES, ChunkRow
+from framegate.proxy.tap.record import (
+    BLOCK_REQUESTS,
+    DIRECTIONS,
+    FLAG_ANSWERS,
+    FRAME_HEADER_BYTES,
+    KIND_CONNECTION,
+    KIND_FRAMES,
+    SEGMENT_HEADER_BYTES,
+    ChunkRow,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,11 +79,20 @@ def frames_in(block: LogBlock) -> Iterator[Frame]:
             yield from _of_chunk(block, row)
 
 
+def _requests_of(block: LogBlock, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+    """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
+    if not row.flags & FLAG_ANSWERS or not block.header.flags & BLOCK_REQUESTS:
+        return None
+    section = 4 * block.header.answers_count
+    sizes = block._ints(block.header.answers_at + 2 * section, row.answers_index, row.frame_count)
+    return sizes, block._ints(block.header.answers_at + 3 * section, row.answers_index, row.frame_count)
+
+
 def _of_chunk(block: LogBlock, row: ChunkRow) -> Iterator[Frame]:
     data = block.chunk_data(row)
     ends = [*block.starts(row)[1:], row.data_length]
     answers = block.answers(row)
-    requests = block.requests(row)
+    requests = _requests_of(block, row)
     for index, (start, end) in enumerate(zip(block.starts(row), ends, strict=True)):
         yield Frame(
             stream=block.stream,
