@@ -7,7 +7,7 @@ chain ends. ``days``, ``ends_soon`` and ``weakness`` also judge the certificates
 
 import functools
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +27,9 @@ from framegate.control.configuration.tls_files import (
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.control.rotation.validator import is_made_by, refusal_of
+from framegate.control.rotation.validator import Files, Tls, is_made_by, refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 
-Tls = ListenerTls | UpstreamTls
-Files = Mapping[str, bytes]
 DAY_S: Final = 86_400.0
 _SOON_S: Final = 14 * DAY_S
 _LEAST_RSA: Final = 2_048
