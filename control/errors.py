@@ -77,6 +77,12 @@ class InvalidArgumentError(ControlError):
         self.violations = tuple(violations)
 
 
+def check_fields(faults: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidArgumentError if there are faults, each a field and what is wrong with it."""
+    if faults:
+        raise InvalidArgumentError([Violation(*fault) for fault in faults])
+
+
 class MalformedRequestError(ControlError):
     """The bytes of a request are not a message of its method's type."""
 

@@ -6,6 +6,7 @@ from typing import Final
 import configuration_pages
 import kustomize_components
 import log_pages
+import metrics_page
 
 FOLDER: Final = pathlib.Path(__file__).resolve().parent
 
@@ -17,6 +18,7 @@ def pages() -> dict[str, str]:
         "examples/framegate.yaml": configuration_pages.example_text(),
         "log.schema.json": log_pages.schema_text(),
         "log.md": log_pages.table_text(),
+        "metrics.md": metrics_page.page_text(),
         **{f"kustomize/{name}": text for name, text in kustomize_components.files().items()},
     }
 

@@ -112,7 +112,7 @@ class Acceptor:
         self._targets: tuple[Target, ...] = ()
         self._next_target = 0
         self._accepted_ns = 0
-        self._stopping = False
+        self.stopped = False  # whether it takes no more connections, for good
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -127,11 +127,6 @@ class Acceptor:
             self._epoll.register(listening.sock.fileno(), select.EPOLLIN)
         self._job = self._task_monitor.job("acceptor", STANDS_S)
         self._thread.start()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it takes no more connections, for good."""
-        return self._stopping
 
     def now_ns(self) -> int:
         """The time at which the last connection was accepted, or now."""
@@ -191,7 +186,7 @@ class Acceptor:
         """Accept on the listeners that are new. One that cannot accept is a row, and accepts with a later call. Event loop only."""
         for listening in self.listeners.values():
             descriptor = listening.sock.fileno()
-            if self._stopping:
+            if self.stopped:
                 listening.close()
             elif descriptor >= 0 and descriptor not in self._by_fd:
                 self._by_fd[descriptor] = listening
@@ -209,7 +204,7 @@ class Acceptor:
 
     def add_broker(self, listener: str, broker: int, port: int) -> None:
         """Listen at a port for clients of a broker; returns when they can connect. Event loop only. Raises StartError."""
-        if self._stopping:
+        if self.stopped:
             raise StartError(f"listener {listener} takes no connections any more", reason="LISTENER_CLOSED", listener=listener)
         opened = self.listeners[listener].open_broker(broker, port)
         self._by_fd[opened.sock.fileno()] = opened
@@ -232,7 +227,7 @@ class Acceptor:
 
     def stop(self) -> None:
         """Close the listeners and end the thread; connections that no processor has are closed. Event loop only; returns within about 100 ms."""
-        self._stopping = True
+        self.stopped = True
         self._notify()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -252,7 +247,7 @@ class Acceptor:
     def _run(self) -> None:
         assert self._job is not None, "the job is made before its thread starts"
         job = self._job
-        while not self._stopping:
+        while not self.stopped:
             try:
                 self._accept_ready(job)
             except Exception as error:
@@ -264,7 +259,7 @@ class Acceptor:
     def _accept_ready(self, job: MonitoredTask) -> None:
         self._close_removed(job)
         self._admission.process_ended(job.failed)  # a connection that ends later, while a listener waits, wakes the thread
-        while not self._stopping and (name := self._admission.resume()) is not None:
+        while not self.stopped and (name := self._admission.resume()) is not None:
             for muted in self._muted.pop(name, ()):
                 self._epoll.modify(muted.sock.fileno(), select.EPOLLIN)
                 self._try_accept(job, muted, 1)
@@ -273,14 +268,14 @@ class Acceptor:
         for descriptor, _ in ready:
             if descriptor == self._wake:
                 self._clear_wake()
-            elif not self._stopping:
+            elif not self.stopped:
                 listening = self._by_fd[descriptor]
                 self._try_accept(job, listening, self._admission.at_once(listening.config.name, _ACCEPTS_PER_EVENT))
 
     def _close_removed(self, job: MonitoredTask) -> None:
         while self._removed:
             removed = self._removed[0]
-            if not removed.moved and not self._stopping and removed not in self._muted.get(removed.config.name, ()):
+            if not removed.moved and not self.stopped and removed not in self._muted.get(removed.config.name, ()):
                 self._try_accept(job, removed, self._admission.at_once(removed.config.name, removed.config.backlog))
             if removed.config.name not in self.listeners:
                 self._admission.forget(removed.config.name)
@@ -389,7 +384,7 @@ class Acceptor:
 
     def _pass_connections(self, listening: ListeningSocket, held: "list[_PendingConnection]") -> bool:
         """Pass all connections to processors and remove them from ``held``. False: not all, because the thread is to stop."""
-        while held and not self._stopping:
+        while held and not self.stopped:
             error = self._offer(listening, held)
             if held:
                 self._wait_for_room(listening.config.name, error)

@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -23,7 +23,6 @@ from framegate.control.cli.output import print_note
 if TYPE_CHECKING:
     import grpc
     from google.protobuf import any_pb2
-    from google.protobuf.message import Message
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
@@ -84,30 +83,9 @@ def _channel(address: str) -> "grpc.Channel":
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(authorities, key, certificate))
 
 
-_Response = TypeVar("_Response")
-
-
-def send(method: Callable[..., _Response], request: "Message", change: Change, timeout_s: float | None = CALL_TIMEOUT_S) -> _Response:
-    """Call a method of a stub that changes something, or with ``--dry-run`` only checks the change; says so on standard error. ``request``: gets etag
-    (in its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields. ``timeout_s``: None: as long as
-    it takes.
-    """
-    given: dict[str, object] = {"reason": change.reason, "validate_only": change.dry_run, "request_id": str(uuid.uuid4())}
-    for name in given.keys() & request.DESCRIPTOR.fields_by_name.keys():
-        setattr(request, name, given[name])
-    if change.etag:
-        inner = [getattr(request, field.name) for field in request.DESCRIPTOR.fields if field.message_type is not None and not field.is_repeated]
-        holder: Any = next(item for item in (request, *inner) if "etag" in item.DESCRIPTOR.fields_by_name)
-        holder.etag = change.etag
-    answer = method(request, timeout=timeout_s, metadata=metadata())
-    if change.dry_run:
-        print_note("nothing was changed: --dry-run")
-    return answer
-
-
 class Service:
     """A service of the admin API, by its name in files: ``kafka_rule`` is KafkaRuleService. Its modules are imported at its first use. Methods take a
-    channel, the method's name, and the fields of its request.
+    channel, the method's name, and the fields of its request. ``timeout_s``: None: as long as it takes.
     """
 
     def __init__(self, name: str) -> None:
@@ -134,10 +112,32 @@ class Service:
         return found
 
     def pages(self, channel: "grpc.Channel", method: str, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Iterator[Any]:
-        return pages(getattr(self._stub(channel), method), self._request(method, fields), timeout_s)
+        """All pages of a list, as large as possible unless ``page_size`` is given."""
+        call, request = getattr(self._stub(channel), method), self._request(method, fields)
+        request.page_size = request.page_size or PAGE_SIZE
+        while True:
+            page = call(request, timeout=timeout_s)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     def change(self, channel: "grpc.Channel", method: str, change: Change, timeout_s: float | None = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        return send(getattr(self._stub(channel), method), self._request(method, fields), change, timeout_s)
+        """Call a method that changes something, or with ``--dry-run`` only checks the change, and say so on standard error. The request gets etag (in
+        its resource, if it has one), reason, ``validate_only`` and a request id, as far as its type has these fields.
+        """
+        request = self._request(method, fields)
+        given: dict[str, object] = {"reason": change.reason, "validate_only": change.dry_run, "request_id": str(uuid.uuid4())}
+        for name in given.keys() & request.DESCRIPTOR.fields_by_name.keys():
+            setattr(request, name, given[name])
+        if change.etag:
+            inner = [getattr(request, field.name) for field in request.DESCRIPTOR.fields if field.message_type is not None and not field.is_repeated]
+            holder = next(item for item in (request, *inner) if "etag" in item.DESCRIPTOR.fields_by_name)
+            holder.etag = change.etag
+        answer = getattr(self._stub(channel), method)(request, timeout=timeout_s, metadata=metadata())
+        if change.dry_run:
+            print_note("nothing was changed: --dry-run")
+        return answer
 
     def _request(self, method: str, fields: dict[str, Any]) -> Any:
         return getattr(self.messages, f"{method}Request")(**fields)
@@ -152,30 +152,6 @@ def names_from(address: str, ask: "Callable[[grpc.Channel], list[str]]") -> list
             return ask(channel)
     except grpc.RpcError:
         return []
-
-
-class Page(Protocol):
-    """A response that has one page of a list."""
-
-    @property
-    def next_page_token(self) -> str:
-        """The token of the next page; empty on the last page."""
-
-
-_Page = TypeVar("_Page", bound=Page)
-
-
-def pages(method: Callable[..., _Page], request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[_Page]:
-    """All pages of a list: calls a List method of a stub with ``request`` until there is no further page; pages are as large as possible unless
-    the request says another size.
-    """
-    request.page_size = request.page_size or PAGE_SIZE
-    page = method(request, timeout=timeout_s)
-    yield page
-    while page.next_page_token:
-        request.page_token = page.next_page_token
-        page = method(request, timeout=timeout_s)
-        yield page
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

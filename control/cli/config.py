@@ -1,28 +1,31 @@
 """``framegate config``: the configuration of a running framegate, shown, compared, applied and saved; and what its keys mean."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from framegate.control.cli.client import Service, calling
-from framegate.control.cli.explain import explain
 from framegate.control.cli.local import print_faults
-from framegate.control.cli.options import Change, admin_options, change_options, example
+from framegate.control.cli.options import EXIT_NOT_FOUND, Change, admin_options, change_options, example, output_option
 from framegate.control.cli.output import as_dict, counted, print_json, print_note, print_table, word, write_text
 
 if TYPE_CHECKING:
+    from framegate.control.configuration.manual import Entry
     from framegate.control.v1 import configuration_service_pb2 as pb2
 
 _SERVICE: Final = Service("configuration")
 MAX_TEXT: Final = 240 * 1024  # bytes of a file that fits into a request
 _PATIENCE_S: Final = 60.0  # a configuration is read and checked, and each processor may take half a minute
+_MOST_COLUMNS: Final = 100
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 _HEADINGS: Final = ("KEY", "IN FORCE", "NEW", "EFFECT")
 _SAVED: Final = "# Written by `framegate config save`. For the meaning of a key: `framegate config explain KEY`.\n"
@@ -35,9 +38,6 @@ _SAVED: Final = "# Written by `framegate config save`. For the meaning of a key:
 )
 def config() -> None:
     """The configuration: show what a running framegate has, compare it with a file, apply a file while traffic flows, save what was set by hand."""
-
-
-config.add_command(explain)
 
 
 @config.command(epilog=example("framegate config show", "framegate config show --effective", "framegate config show -o json"))
@@ -194,3 +194,79 @@ def _write(path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from framegate.control.configuration.manual import entries
+
+    return [name for name in entries() if name.startswith(incomplete)]
+
+
+@config.command(
+    short_help="Explain a configuration key.",
+    epilog=example(
+        "framegate config explain",
+        "framegate config explain tap.budget",
+        "framegate config explain listeners.tls",
+        "framegate config explain 'listeners[0].tls.key'",
+    ),
+)
+@click.argument("key", default="", shell_complete=_complete)
+@output_option
+def explain(key: str, output: str) -> None:
+    """Explain a configuration key: meaning, unit, range, default, risks, and an example.
+
+    KEY is written as in the output of `framegate check`, for example listeners[0].tls.key, or without the brackets. If KEY is a section, its keys
+    are listed. Without KEY, the sections of the file are listed.
+
+    Exit codes: 0 success; 3 there is no such key.
+    """
+    from framegate.control.configuration.manual import entries, find, nearest
+
+    entry = find(key)
+    if key and entry is None:
+        near = nearest(key)
+        print_note(f"there is no key {key}; " + (f"similar keys: {', '.join(near)}" if near else "framegate config explain lists all sections"))
+        sys.exit(EXIT_NOT_FOUND)
+    listed = [item for item in entries().values() if item.path.rpartition(".")[0] == ("" if entry is None else entry.path)]
+    if output == "json":
+        print_json([dataclasses.asdict(item) for item in listed] if entry is None else dataclasses.asdict(entry))
+        return
+    columns = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
+    lines = [*([] if entry is None else _described(entry, columns)), *_listed(listed, columns)]
+    write_text("".join(f"{line}\n" for line in lines))
+
+
+def _described(entry: "Entry", columns: int) -> Iterator[str]:
+    """The description of one key; lines of tables are not wrapped."""
+    yield from (entry.path, "")
+    for text in entry.text:
+        yield from [f"  {text}"] if text.startswith(" ") else _wrapped(text, columns)
+    if entry.danger:
+        yield from ("", *_wrapped(f"Danger: {entry.danger}", columns))
+    yield ""
+    facts = {
+        "type": entry.type,
+        "one of": ", ".join(entry.words),
+        "range": entry.range,
+        "default": entry.default or ("none; the key is required" if entry.required else ""),
+        "change": {"now": "while framegate runs", "new connections": "while framegate runs, for new connections"}.get(entry.effect, "by a restart"),
+        "example": entry.example,
+    }
+    for name, value in facts.items():
+        if value:
+            yield from textwrap.wrap(f"  {name:<9}{value}", columns, subsequent_indent=" " * 11, break_long_words=False)
+    if entry.keys:
+        yield from ("", "  keys:")
+
+
+def _listed(listed: "list[Entry]", columns: int) -> Iterator[str]:
+    """The keys of a section, one per line."""
+    names = [item.path.rpartition(".")[2] for item in listed]
+    width = max(map(len, names), default=0)
+    for name, item in zip(names, listed, strict=True):
+        yield f"  {name:<{width}}  {textwrap.shorten(item.text[0], max(columns - width - 4, 20), placeholder=' …')}"
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    return textwrap.wrap(text, columns, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

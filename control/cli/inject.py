@@ -12,7 +12,7 @@ import click
 
 from framegate.control.cli.kinds import BOOTSTRAP, SIZE, Kind
 from framegate.control.cli.options import F, example
-from framegate.control.cli.output import counted, print_note, write_bytes
+from framegate.control.cli.output import counted, first_of, print_note, write_bytes
 
 if TYPE_CHECKING:
     from framegate.control.kubernetes.inject import Injector
@@ -278,8 +278,7 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
             print_note(note)
     if shared:
         print_note(f"also removed {', '.join(shared)}; inject workloads of other files that use it again")
-    named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
-    return changed, f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: no object has framegate'}"
+    return changed, f"{'added to' if injector is not None else 'removed from'} {first_of(touched, _NAMED) or 'nothing: no object has framegate'}"
 
 
 def _joined(texts: list[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from framegate.control.configuration.units import counted as counted
+from framegate.control.configuration.units import first_of as first_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -20,7 +20,7 @@ import click
 
 from framegate.control.cli.client import EXIT_UNAVAILABLE
 from framegate.control.cli.options import EXIT_INTERRUPTED, EXIT_NOT_FOUND
-from framegate.control.cli.output import counted, print_json, print_note, print_table
+from framegate.control.cli.output import counted, first_of, print_json, print_note, print_table
 
 if TYPE_CHECKING:
     import asyncio
@@ -175,10 +175,9 @@ def _fault(pod: dict[str, Any], container: str) -> str:
 
 
 def _confirm(question: str, names: Sequence[str]) -> None:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     if not (sys.stdin and sys.stdin.isatty()):
         raise click.UsageError("standard input is no terminal at which to ask: give --yes")
-    text = f"{question} in {counted(len(names), 'pod')} ({', '.join(names[:_SHOWN])}{more})?"
+    text = f"{question} in {counted(len(names), 'pod')} ({first_of(names, _SHOWN)})?"
     if not click.confirm(text, err=True):
         print_note("nothing was changed")
         sys.exit(1)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from framegate.control.cli.output import age_text, counted, print_json, print_line, print_note, print_table, size_text
+from framegate.control.cli.output import age_text, counted, first_of, print_json, print_line, print_note, print_table, size_text
 from framegate.control.cli.tap_records import moment_text
 from framegate.control.cli.tap_verdict import EXIT_LOST, MANY_ROWS, exit_code, print_ends, print_rows, verdict_rows
 from framegate.proxy.tap.acceptance import Accepted
@@ -118,7 +118,7 @@ def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:
         ("MINUTE", "STATE", "SEEN", "LOST", "AT MOST", "WHY", "NOT HEARD SINCE"),
         (
             (moment_text(minute.window_ns)[:16].replace("T", " "), minute.state, minute.seen, minute.lost, minute.at_most,
-             ", ".join(minute.reasons) or "-", _names(minute.waiting))
+             ", ".join(minute.reasons) or "-", first_of(minute.waiting, _WAITING) or "-")
             for minute in fleet.minutes if not many or minute.state != "complete"
         ),
     )  # fmt: skip
@@ -131,10 +131,6 @@ def print_fleet(fleet: Fleet, summary: bool | None, output: str) -> None:
     elif fleet_exit_code(fleet) == EXIT_LOST:
         word = "frames are lost, and the log says exactly how many"
     print_line(f"{word}: {counted(len(fleet.nodes), 'node')}; minutes: {numbers or 'none, so completeness is not proved'}")
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:_WAITING]) + (f" and {len(names) - _WAITING} more" if len(names) > _WAITING else "") or "-"
 
 
 def node_names(directory: str) -> list[str]:

@@ -55,13 +55,16 @@ def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
 def process_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
     """Bytes of a process and all its descendants: proportional set sizes, or resident ones if the kernel has no others. 0 when it has ended."""
     folder = processes / str(pid)
-    words, pages = _words(folder / "smaps_rollup"), _words(folder / "statm")
-    if "Pss:" in words:
-        own = int(words[words.index("Pss:") + 1]) * 1024
-    else:
-        own = int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+    words = _words(folder / "smaps_rollup")
+    own = int(words[words.index("Pss:") + 1]) * 1024 if "Pss:" in words else resident_memory(pid, processes)
     children = [child for path in (folder / "task").glob("*/children") for child in _words(path)]
     return own + sum(process_memory(int(child), processes) for child in children)
+
+
+def resident_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
+    """Bytes of one process in memory; 0 when it has ended."""
+    pages = _words(processes / str(pid) / "statm")
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

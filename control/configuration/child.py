@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 def load_in_child(path: str | pathlib.Path) -> Loaded:
-    """The model of a file, as of ``load``, with its warnings and the files that it names. Call it before there are threads. Raises
+    """The model of a file without a fault, with its warnings and the files that it names. Call it before there are threads. Raises
     ConfigurationError: with every fault; RuntimeError: the child failed; its stderr says why.
     """
     assert threading.active_count() == 1, "a fork beside threads may wait for ever for what one of them held"

@@ -1,4 +1,4 @@
-"""From a file to the model: ``examine`` gives every fault and warning, ``load`` gives the model or raises all faults.
+"""From a file to the model, with every fault and warning.
 
 Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's folder; of a link, at the link's.
 The model holds absolute paths, so a processor needs no folder of its own.
@@ -8,15 +8,12 @@ import dataclasses
 import os
 import pathlib
 import socket
-from collections.abc import Mapping
-from typing import Any
 
-from framegate.control.configuration.document import NODE, ZONE, ConfigurationError, Document, Fault, Findings, document_of
+from framegate.control.configuration.document import NODE, ZONE, ConfigurationError, Document, Fault, Findings
 from framegate.control.configuration.machine import apply_machine
 from framegate.control.configuration.reading import parse_document, read_document
 from framegate.control.configuration.rules import apply_rules
 from framegate.control.configuration.schema import build
-from framegate.proxy.config.model import ProxyConfig
 
 
 def examine(path: str | pathlib.Path, text: str | None = None, *, in_use: bool = False) -> Findings:
@@ -28,23 +25,6 @@ def examine(path: str | pathlib.Path, text: str | None = None, *, in_use: bool =
         return judge(read_document(file) if text is None else parse_document(text, file.absolute().parent), machine=True, in_use=in_use)
     except ConfigurationError as error:
         return Findings(None, error.faults, [])
-
-
-def load(path: str | pathlib.Path) -> ProxyConfig:
-    """The model of a file. Raises ConfigurationError with every fault."""
-    return _model_or_raise(read_document(pathlib.Path(path)))
-
-
-def validate(data: Mapping[str, Any], folder: pathlib.Path | None = None) -> ProxyConfig:
-    """The model of a mapping with the file's keys; lines are 0. Raises ConfigurationError with every fault."""
-    return _model_or_raise(document_of(data, folder))
-
-
-def _model_or_raise(document: Document) -> ProxyConfig:
-    found = judge(document, machine=True)
-    if found.config is None:
-        raise ConfigurationError(found.faults)
-    return found.config
 
 
 def judge(document: Document, *, machine: bool, in_use: bool = False) -> Findings:

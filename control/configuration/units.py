@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
@@ -22,6 +23,12 @@ _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 def counted(count: int, noun: str) -> str:
     """``1 connection``, ``2 connections``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """``a, b``, or ``a, b and 3 more`` if there are more names than that."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def parse_size(text: str) -> int:

@@ -145,7 +145,7 @@ class _Demo:
         while True:
             metrics = Metrics.scrape(serving.prometheus)
             written = metrics.sum("framegate_tap_matched_total") == metrics.sum("framegate_tap_flushed_total")
-            if (written and steering.open_connection_count() == 0) or time.monotonic() > deadline:
+            if (written and steering.proxy().open_connection_count == 0) or time.monotonic() > deadline:
                 return metrics
             time.sleep(0.1)
 

@@ -42,13 +42,8 @@ class Steering:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def open_connection_count(self) -> int:
-        reply = ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S)
-        return int(reply.proxy.open_connection_count)
-
-    def warnings(self) -> list[str]:
-        """The warnings of ``framegate status``."""
-        return list(ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S).proxy.warnings)
+    def proxy(self) -> proxy_service_pb2.Proxy:
+        return ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S).proxy
 
     def find(self, local_port: int) -> Channel | None:
         """The open channel of the client with this port."""
@@ -85,10 +80,6 @@ class Steering:
 
     def pool(self) -> pool_service_pb2.MemoryPool:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
-
-    def processor_pids(self) -> list[int]:
-        reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
-        return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
 
     def _open(self) -> Iterator[Channel]:
         request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, filter=f"listener={self._listener}")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from framegate.control.accept.broker_list import Broker
 from framegate.control.accept.broker_ports import BrokerPorts
-from framegate.control.configuration.units import counted
+from framegate.control.configuration.units import counted, first_of
 from framegate.control.doctor.finding import Finding, judged
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
@@ -32,13 +32,13 @@ def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, address
     past = [item for item in brokers if item.port not in ports or str(item) in endpoints]
     many, apart = len(brokers) > 1, len({str(item) for item in brokers}) == len(brokers)
     if past:
-        words = f"Metadata sends clients to {_named(past)}, which is no listener here: they walk past framegate"
+        words = f"Metadata sends clients to {first_of(past, _SHOWN)}, which is no listener here: they walk past framegate"
     elif not apart:
-        words = f"Metadata has one address for several brokers, {_named(brokers)}: clients meet one that is not the one they want"
+        words = f"Metadata has one address for several brokers, {first_of(brokers, _SHOWN)}: clients meet one that is not the one they want"
     elif many and len(addresses) > 1:
         words = f"its {len(addresses)} addresses are taken in turn, and Metadata names {len(brokers)} brokers: clients meet the wrong one"
     else:
-        words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {_named(brokers)}"
+        words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {first_of(brokers, _SHOWN)}"
     wrong = bool(past) or not apart or (many and len(addresses) > 1)
     figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
     return judged("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
@@ -55,15 +55,9 @@ def _cluster(subject: str, config: ProxyConfig, upstream: UpstreamConfig, broker
         without = [item for item in brokers if item.node not in placed]
         if without:
             advice = f"widen brokers.ports of {listener.name}: clients that want a broker without a port get the bootstrap address instead"
-            nodes = ", ".join(str(item.node) for item in without[:_SHOWN]) + (f" and {len(without) - _SHOWN} more" if len(without) > _SHOWN else "")
-            words += f"; the ports of {listener.name} have no place for node {nodes}"
+            words += f"; the ports of {listener.name} have no place for node {first_of([item.node for item in without], _SHOWN)}"
             return judged("upstreams", f"{subject}, where clients are sent", words, {**figures, "brokers_without_port": len(without)}, warning=advice)
     return judged("upstreams", f"{subject}, where clients are sent", words, figures)
-
-
-def _named(brokers: list[Broker]) -> str:
-    more = f" and {len(brokers) - _SHOWN} more" if len(brokers) > _SHOWN else ""
-    return ", ".join(map(str, brokers[:_SHOWN])) + more
 
 
 def _port(address: str) -> int | None:

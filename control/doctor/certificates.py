@@ -7,12 +7,11 @@ chain ends. ``days``, ``ends_soon`` and ``weakness`` also judge the certificates
 
 import functools
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 
 from framegate.control.configuration.document import ConfigurationError
@@ -28,11 +27,9 @@ from framegate.control.configuration.tls_files import (
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.control.rotation.validator import refusal_of
+from framegate.control.rotation.validator import Files, Tls, is_made_by, refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 
-Tls = ListenerTls | UpstreamTls
-Files = Mapping[str, bytes]
 DAY_S: Final = 86_400.0
 _SOON_S: Final = 14 * DAY_S
 _LEAST_RSA: Final = 2_048
@@ -179,16 +176,8 @@ def _end_of_chain(subject: str, path: str, chain: list[x509.Certificate], known:
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
         return _judged(subject, f"the chain in {path} ends at its root, {maker}", figures)
-    if any(_made(last, item) for item in known):
+    if any(is_made_by(last, item) for item in known):
         return _judged(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
     words = f"the chain in {path} ends below {maker}, which no file here and not the system knows"
     advice = f"peers must trust {maker} itself; if it is an intermediate authority, write its certificate at the end of {path}"
     return unknown("certificates", subject, words, advice, figures)
-
-
-def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
-    try:
-        item.verify_directly_issued_by(maker)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True

@@ -34,19 +34,14 @@ class Bus:
         self._on_failure = on_failure
         self._history = Backlog(max_events, max_bytes)
         self._lock = threading.Lock()
-        self._newest = 0
+        self.newest = 0  # the number of the last event; 0 before the first
         self._closed = False
-
-    @property
-    def newest(self) -> int:
-        """The number of the last event; 0 before the first."""
-        return self._newest
 
     @property
     def oldest(self) -> int:
         """The number of the oldest event that is kept; one more than the newest if there is none."""
         with self._lock:
-            return self._newest - len(self._history) + 1
+            return self.newest - len(self._history) + 1
 
     def publish(self, row: Row, *, level: str = "info", line: Row | str | None = None, size: int = _ROW_BYTES, reserved: bool = False) -> int:
         """Publish an event and return its number.
@@ -63,8 +58,8 @@ class Bus:
         elif isinstance(line, str):
             size = len(line)
         with self._lock:
-            self._newest += 1
-            event = Event(self._newest, time.time_ns(), str(row["event"]), level, row, reserved)
+            self.newest += 1
+            event = Event(self.newest, time.time_ns(), str(row["event"]), level, row, reserved)
             self._history.extend([event], [size])
             failures = self._deliver(lambda subscriber: subscriber.offer(event, line, size))
         for failure in failures:
@@ -78,8 +73,8 @@ class Bus:
         texts = [text for _, text, _ in lines]
         with self._lock:
             now_ns = time.time_ns()
-            first = self._newest + 1
-            self._newest += len(lines)
+            first = self.newest + 1
+            self.newest += len(lines)
             events = [Event(sequence, now_ns, name, level, read, False, subject) for sequence, (subject, _, read) in enumerate(lines, first)]
             self._history.extend(events, [len(text) for text in texts])
             failures = self._deliver(lambda subscriber: subscriber.offer_lines(events, texts))
@@ -101,7 +96,6 @@ class Bus:
         after: int | None = None,
         *,
         max_events: int = MAX_EVENTS,
-        max_bytes: int = MAX_BYTES,
         only_kept: bool = False,
     ) -> Subscription:
         """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends. ``names``: the events to
@@ -109,9 +103,9 @@ class Bus:
         gap comes first. Raises FailedPreconditionError: there is no such event in this process (EVENTS_UNKNOWN).
         """
         with self._lock:
-            start = self._newest if after is None else self._checked(after)
-            backlog = Backlog(max_events, max_bytes)
-            backlog.miss(start + 1, self._newest - len(self._history))
+            start = self.newest if after is None else self._checked(after)
+            backlog = Backlog(max_events)
+            backlog.miss(start + 1, self.newest - len(self._history))
             made = Subscription(self._lock, start, names, backlog, self._remove, self._on_failure)
             for event, size in self._history:
                 if event.sequence > start:
@@ -138,9 +132,9 @@ class Bus:
             self._set_subscriptions(self.subscriptions)
 
     def _checked(self, after: int) -> int:
-        if not 0 <= after <= self._newest:
+        if not 0 <= after <= self.newest:
             text = f"there is no event {after} of this process"
-            raise FailedPreconditionError(text, reason="EVENTS_UNKNOWN", newest=str(self._newest))
+            raise FailedPreconditionError(text, reason="EVENTS_UNKNOWN", newest=str(self.newest))
         return after
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from framegate.control.configuration.cgroup import resident_memory
 from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
 from framegate.control.fleet.process_slot import ProcessSlot
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
@@ -28,7 +29,6 @@ KIND: Final = ChildKind(
     output_level="info",
 )
 BUSY_OVER_NS: Final = 5_000_000_000  # the time over which ``busy`` is measured
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _NO_SAMPLE: Final = HeartbeatSample(handled=0, failed=0, busy_ns=0, in_handler=0, oldest_ns=0, queued=0)
 
 
@@ -72,9 +72,7 @@ class HandlerProcess(Child):
 
     @property
     def resident(self) -> int:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
-        return 0
+        return resident_memory(self.pid)
 
     def kill(self, reason: str) -> None:
         """SIGKILL, also to the processes that its handlers have started."""

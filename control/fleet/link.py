@@ -46,16 +46,12 @@ class Link:
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Asked] = {}
         self._writing = False
-        self._open = True
+        self.open = True
         self._loop.add_reader(sock.fileno(), self._readable)
-
-    @property
-    def open(self) -> bool:
-        return self._open
 
     def post(self, message: Mapping[str, object]) -> None:
         """Send without waiting for an answer. Does nothing on a link that has ended."""
-        if not self._open:
+        if not self.open:
             return
         try:
             drained = self._writer.send(message)
@@ -80,7 +76,7 @@ class Link:
         self._waiting[identifier] = _Asked(request, future)
         future.add_done_callback(lambda _: self._forget(identifier, future))
         self.post({**request.message, "id": identifier})
-        if not self._open and not future.done():
+        if not self.open and not future.done():
             future.set_exception(UnavailableError("the processor is gone", reason="PROCESSOR_GONE"))
         return future
 
@@ -99,7 +95,7 @@ class Link:
 
     def close(self) -> None:
         """End the link from this side, without calling ``on_end``. The process takes that as the end of control."""
-        if self._open:
+        if self.open:
             self._shut("control closed the link")
 
     def _readable(self) -> None:
@@ -141,12 +137,12 @@ class Link:
             self._loop.remove_writer(self._socket.fileno())
 
     def _end(self, reason: str) -> None:
-        if self._open:
+        if self.open:
             self._shut(reason)
             self._on_end(reason)
 
     def _shut(self, reason: str) -> None:
-        self._open = False
+        self.open = False
         self._loop.remove_reader(self._socket.fileno())
         if self._writing:
             self._loop.remove_writer(self._socket.fileno())

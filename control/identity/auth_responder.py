@@ -57,8 +57,8 @@ class AuthResponder:
         now_s: Callable[[], float] = time.time,
         checks: PasswordChecks | None = None,
     ) -> None:
-        self._users: Final = users
-        self._tokens: Final = tokens
+        self.users: Final = users  # None without a users file
+        self.tokens: Final = tokens  # None: the listener takes no tokens
         self._secrets: Final = secrets or Secrets({})
         self._apis: Final = apis
         self._now_s: Final = now_s
@@ -66,19 +66,9 @@ class AuthResponder:
         self._own_key: Final = os.urandom(32)
         self._keys: Final[dict[str, tuple[tuple[str, bytes, int, bytes], ScramKeys]]] = {}  # by credential
 
-    @property
-    def users(self) -> Users | None:
-        """The users with passwords; None without a users file."""
-        return self._users
-
-    @property
-    def tokens(self) -> "Tokens | None":
-        """The check of tokens; None: the listener takes no tokens."""
-        return self._tokens
-
     def at_once(self, auth_request: AuthRequest, address: str) -> AuthResponse | None:
         """The response, if it needs neither a hash nor a file; else None. ``address``: of the client. Does not raise."""
-        users = self._users
+        users = self.users
         if isinstance(auth_request, SupportedApis) or (isinstance(auth_request, WantCredential) and users is not None):
             return self.answer(auth_request, address)
         return self._checks.at_once(users, auth_request, address) if isinstance(auth_request, CheckPassword) and users is not None else None
@@ -100,12 +90,12 @@ class AuthResponder:
         if isinstance(auth_request, WantScramKeys):
             return self._scram_keys(auth_request)
         if isinstance(auth_request, CheckToken):
-            return Unavailable("no tokens are taken") if self._tokens is None else self._tokens.check(auth_request.token, self._now_s())
-        if self._users is None:
+            return Unavailable("no tokens are taken") if self.tokens is None else self.tokens.check(auth_request.token, self._now_s())
+        if self.users is None:
             return Unavailable("there is no file of users")
         if isinstance(auth_request, WantCredential):
-            return self._users.credential(auth_request)
-        return self._checks.check(self._users, auth_request, address)
+            return self.users.credential(auth_request)
+        return self._checks.check(self.users, auth_request, address)
 
     def _scram_keys(self, auth_request: WantScramKeys) -> ScramKeys:
         """The keys for the password and the server's salt and iterations, which are the same for all connections to a broker. The last keys of each

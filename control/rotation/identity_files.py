@@ -13,7 +13,7 @@ from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.identity.auth_responder import MAX_BYTES, IdentityFileError
 from framegate.control.identity.users import Users
 from framegate.control.rotation.rotation import Rotation
-from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
+from framegate.control.rotation.source import Refusal, RefusedError, Reloader, Source
 from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.server.credentials import listener_auth_queue
 from framegate.proxy.server.messages import Change
@@ -23,16 +23,22 @@ from framegate.proxy.server.rows import listener_owner
 USERS: Final = "sasl"  # the kind of files of users; other kinds have keys of tokens
 
 
-class _Keys(ContentReloader):
-    """Token keys, put in force with a lock held."""
+class TokenKeys(Reloader):
+    """Token keys, put in force with a lock held. ``load``: takes what is in the files of an owner, in a thread; a RefusedError says why it cannot."""
 
     def __init__(self, load: Callable[[str, Contents], None], lock: asyncio.Lock) -> None:
-        super().__init__(load)
+        self._load: Final = load
         self._lock: Final = lock
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        refused = {}
         async with self._lock:
-            return await super().take(found)
+            for owner, contents in found.items():
+                try:
+                    await asyncio.to_thread(self._load, owner, contents)
+                except RefusedError as error:
+                    refused[owner] = error.refusal
+        return refused
 
 
 class IdentityFiles(Reloader):
@@ -43,7 +49,7 @@ class IdentityFiles(Reloader):
         self._supervisor: Final = supervisor
         # held while users are put in force, here or together with a configuration, so that older ones do not replace newer ones
         self.lock: Final = asyncio.Lock()
-        self._keys: Final = _Keys(self._load, self.lock)
+        self._keys: Final = TokenKeys(self._load, self.lock)
         self._names: dict[str, str] = {}
         # By listener: the users of whom connections may be open, until those that are no more were ended.
         self._users: dict[str, Users | None] = {}

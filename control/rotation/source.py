@@ -1,12 +1,11 @@
 """Watched files: sources, and the interface of reloaders.
 
 A *source* is the files of one owner and kind: they are read, checked and put in force together. Its *reloader* checks new contents and puts them in
-force; until then, and after a refusal, the old ones stay. For another kind of file, implement a reloader, or use ``ContentReloader``, and register a
-source with ``Rotation.watch``.
+force; until then, and after a refusal, the old ones stay. For another kind of file, implement a reloader, and register a source with
+``Rotation.watch``.
 """
 
 import abc
-import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -58,21 +57,3 @@ class Source:
 
     def __post_init__(self) -> None:
         assert self.kind in FILE_KINDS, f"{self.kind} is no kind of file"
-
-
-class ContentReloader(Reloader):
-    """A reloader that builds one object from the contents of a source, and replaces it as a whole. ``load``: makes the object of what is in the files
-    of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
-    """
-
-    def __init__(self, load: Callable[[str, Contents], None]) -> None:
-        self._load: Final = load
-
-    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        refused = {}
-        for owner, contents in found.items():
-            try:
-                await asyncio.to_thread(self._load, owner, contents)
-            except RefusedError as error:
-                refused[owner] = error.refusal
-        return refused

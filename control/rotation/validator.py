@@ -94,12 +94,13 @@ def _trusted(chain: list[x509.Certificate], anchors: list[x509.Certificate], rev
     for item in chain:
         if revoked is not None and (item.issuer not in revoked or item.serial_number in revoked[item.issuer]):
             return False
-        if item in anchors or any(_made(item, anchor) for anchor in anchors):
+        if item in anchors or any(is_made_by(item, anchor) for anchor in anchors):
             return True
     return False
 
 
-def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
+def is_made_by(item: x509.Certificate, maker: x509.Certificate) -> bool:
+    """Whether the key of one certificate has signed another."""
     try:
         item.verify_directly_issued_by(maker)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -172,7 +173,7 @@ def _spki(key: Any) -> bytes:
 
 def _check_chain(path: str, chain: list[x509.Certificate], now: float) -> None:
     for number, (item, maker) in enumerate(itertools.pairwise(chain), 1):
-        if not _made(item, maker):
+        if not is_made_by(item, maker):
             raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}")
     for number, item in enumerate(chain, 1):
         facts = facts_of(item)
@@ -194,7 +195,7 @@ def _check_makers(path: str, before: list[x509.Certificate], after: list[x509.Ce
     """An issuer in the old chain must be in the new chain, too, if the new certificate has the same issuer."""
     if len(after) > 1 or len(before) < 2 or after[0].issuer != before[0].issuer or after[0].issuer == after[0].subject:
         return
-    if _made(after[0], before[1]):
+    if is_made_by(after[0], before[1]):
         raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
 
 

@@ -8,13 +8,13 @@ control has closed its own.
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from framegate.control.configuration.cgroup import resident_memory
 from framegate.control.fleet.child import Reaper, child_environment
 from framegate.proxy.config.model import MIB
 
@@ -22,7 +22,6 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.quest
 _PATIENCE_S: Final = 30.0
 _KEPT: Final = 64 * MIB  # Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared
 _NOTHING: Final = ""  # Variables that are passed on to it beyond those that an interpreter needs
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ValidatorProcess:
@@ -64,7 +63,7 @@ class ValidatorProcess:
         except BaseException:
             self._end(running)
             raise
-        if running.resident > self._kept:
+        if resident_memory(running.pid) > self._kept:
             self._end(running)
         return found
 
@@ -99,13 +98,6 @@ class _Running:
         self._child.returncode = code
         self._socket.close()
         self.ended.set_result(code)
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory; 0 when it is gone."""
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
-        return 0
 
     def kill(self) -> None:
         """Harmless when it has ended."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.configuration.limit_rules import limit_faults, listener_limit_faults
-from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
+from framegate.control.errors import FailedPreconditionError, UnavailableError, check_fields
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -61,9 +61,7 @@ class Limits:
         def edit(before: Limit) -> Limit:
             after = replaced(before, changes)
             changed = _with(find_listener(self._config, listener), after)
-            faults = listener_limit_faults(changed) if changes.keys() & {"rules", "max_receive_size"} else []
-            if faults:
-                raise InvalidArgumentError([Violation(*fault) for fault in faults])
+            check_fields(listener_limit_faults(changed) if changes.keys() & {"rules", "max_receive_size"} else [])
             whole = whole_request(max(receive_sizes(changed)), changed)
             if changes.keys() & {"rules", "max_receive_size"} and whole > self._pool.least_share():
                 raise too_small(self._pool.least_share(), whole)
@@ -83,9 +81,7 @@ class Limits:
 
         def edit(before: LimitsConfig) -> LimitsConfig:
             after = replaced(before, changes)
-            faults = limit_faults(after, [item.name for item in self._config.listeners])
-            if faults:
-                raise InvalidArgumentError([Violation(*fault) for fault in faults])
+            check_fields(limit_faults(after, [item.name for item in self._config.listeners]))
             return after
 
         part = Part("node limits", self._config.node, lambda config: config.limits, lambda config, limits: dataclasses.replace(config, limits=limits))
@@ -188,9 +184,7 @@ class RulesAboutKafka:
 
         def edit(before: KafkaRules) -> KafkaRules:
             after = replaced(before, changes)
-            faults = validation.kafka_rule_faults(after)
-            if faults:
-                raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
+            check_fields(validation.kafka_rule_faults(after))
             return after
 
         part = Part(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
+from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, check_fields
 from framegate.control.events import Event, Gap
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -218,9 +218,7 @@ class Taps:
                 text = f"there are {MAX_RULES} tap rules already"
                 raise FailedPreconditionError(text, reason="TOO_MANY_TAP_RULES", limit=str(MAX_RULES))
             speaks_kafka = {listener.name: listener.protocol == "kafka" for listener in self._config.listeners}
-            faults = [fault for rule in rules if rule.name == name for fault in validation.tap_rule_faults(rule, speaks_kafka)]
-            if faults:
-                raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
+            check_fields([fault for rule in rules if rule.name == name for fault in validation.tap_rule_faults(rule, speaks_kafka)])
             return rules
 
         def decided(changed: Changed[Rules]) -> None:

@@ -38,8 +38,8 @@ class Account:
         self._failing: dict[str, tuple[float, int]] = {}  # by signal: since when, and the items that were lost before
         self._lock = threading.Lock()
         self._exports: Counter[tuple[str, str]] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._skipped = 0
+        self.dropped: Counter[str] = Counter()  # items, by signal
+        self.skipped = 0  # spans
 
     def export(self, signal: str, error: str) -> None:
         """Count one export. ``error``: one of ``EXPORT_ERRORS``, empty for a success."""
@@ -54,10 +54,10 @@ class Account:
             if bool(error) == (since is not None):
                 return
             if since is None:
-                self._failing[signal] = now_s, self._dropped[signal] - lost
+                self._failing[signal] = now_s, self.dropped[signal] - lost
             else:
                 del self._failing[signal]
-                lost = self._dropped[signal] - since[1]
+                lost = self.dropped[signal] - since[1]
         facts = {"signal": signal, "target": target, "lost": lost}
         if since is None:
             self.write("telemetry_export_failed", level="warning", **facts, error=error)
@@ -68,32 +68,24 @@ class Account:
         """Count data points, spans or log records that will not be sent again."""
         if items:
             with self._lock:
-                self._dropped[signal] += items
-
-    def dropped(self, signal: str) -> int:
-        return self._dropped[signal]
+                self.dropped[signal] += items
 
     def skip(self, spans: int) -> None:
         """Count spans that were not made because of the limit on their rate or their queue."""
         with self._lock:
-            self._skipped += spans
-
-    @property
-    def skipped(self) -> int:
-        """How many spans were not made."""
-        return self._skipped
+            self.skipped += spans
 
     def expect(self, signal: str) -> None:
         """Let the counts of a signal begin with 0."""
         with self._lock:
             for error in EXPORT_ERRORS:  # an alert needs the first failure
                 self._exports[signal, error] += 0
-            self._dropped[signal] += 0
+            self.dropped[signal] += 0
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         """By metric and attributes, as ``State.measurements``."""
         with self._lock:
-            exports, dropped, skipped = dict(self._exports), dict(self._dropped), self._skipped
+            exports, dropped, skipped = dict(self._exports), dict(self.dropped), self.skipped
         values: dict[tuple[str, Attributes], float] = {}
         for (signal, error), count in exports.items():
             values["framegate.telemetry.exports", ((SIGNAL, signal), *(((ERROR_TYPE, error),) if error else ()))] = count
@@ -119,27 +111,22 @@ class Room:
         assert most > 0, "a queue that holds no item cannot return one"
         self._most = most
         self._dropped = dropped
-        self._used = 0
+        self.used = 0  # how many wait, including those that are being sent
         self._lock = threading.Lock()
-
-    @property
-    def used(self) -> int:
-        """How many wait, including those that are being sent."""
-        return self._used
 
     def take(self, count: int = 1) -> int:
         """Take room for ``count`` items; returns for how many there was room. The others are counted as dropped."""
         with self._lock:
-            taken = min(count, self._most - self._used)
-            self._used += taken
+            taken = min(count, self._most - self.used)
+            self.used += taken
         if taken < count:
             self._dropped(count - taken)
         return taken
 
     def free(self, count: int) -> None:
         with self._lock:
-            self._used -= count
-            assert self._used >= 0, "more was given back than was taken"
+            self.used -= count
+            assert self.used >= 0, "more was given back than was taken"
 
 
 class _Kept(logging.Filter):

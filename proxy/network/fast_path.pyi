@@ -75,8 +75,8 @@ class FastPath:
     def run(
         self, now_ns: int, until_ns: int, opened: bool, /
     ) -> tuple[list[tuple[int, int]], list[tuple[int, bytes, int, int, int, bytes | None]] | None, list[tuple[SideStats, int]] | None]:
-        """Handle events of the last wait, up to the first read that must be handed over: at most one read, and 1 MiB of begun frames, are held that no
-        memory pool has booked. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
+        """Handle events of the last wait, up to the first read that must be handed over: at most one read, and 1 MiB of begun frames, are held that
+        no memory pool has booked. ``until_ns``: when lanes are no longer served, but left to the caller. ``opened``: lanes may be served.
 
         Returns the other events, as descriptor and bits; that read, in one or two parts as for ``Channel.take_over``, or None: all events are
         handled; and for each ``SideStats`` how many runs were sent. The lane of whatever is returned is closed.

@@ -2,8 +2,8 @@
 
 The fast path (``fast_path.c``) is there if the data path was compiled. A lane is opened after a run that Python has received and passed on as a
 whole; from then on only C sees that direction, until something happens that is not a run of whole frames, or the beginning of one behind it. Then the
-lanes of both directions are closed, and Python handles it as if there were no fast path. They are also closed by a mute, by the end of the pair and by
-control's commands (``Selector.close_lanes``), and not used while memory is short, because C books none.
+lanes of both directions are closed, and Python handles it as if there were no fast path. They are also closed by a mute, by the end of the pair and
+by control's commands (``Selector.close_lanes``), and not used while memory is short, because C books none.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -15,15 +15,13 @@ import pyarrow.json
 from framegate.proxy.cause import LEVELS
 from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
-from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
+from framegate.proxy.pipeline.transforms import PLACE
 from framegate.proxy.tap.fleet import FOREVER_NS
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
 _GAPS: Final = (*PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
-# The columns of the table frames that these functions read.
-COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
 _TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
 
 

@@ -46,7 +46,6 @@ POLL_S: Final = 0.2
 STOP_GRACE_S: Final = 30.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-Emit = Callable[[dict[str, Any]], None]
 
 
 class StoppedError(BaseException):
@@ -106,7 +105,7 @@ def print_event(event: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_writer: "Callable[[str], TableWriter] | None" = None) -> int:
+def run_pipeline(settings: PipelineSettings, *, make_writer: "Callable[[str], TableWriter] | None" = None) -> int:
     """Run the job to its end, or until SIGTERM or SIGINT.
 
     ``make_writer``: makes the object that writes batches; a ``TableWriter`` unless a test wraps it.
@@ -118,13 +117,12 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
         an available-now job had read everything. The reason is one line on standard error.
     """
     with SparkLog() as log:
-        return _Job(settings, emit, make_writer, log).run()
+        return _Job(settings, make_writer, log).run()
 
 
 class _Job:
-    def __init__(self, settings: PipelineSettings, emit: Emit, make_writer: "Callable[[str], TableWriter] | None", log: SparkLog) -> None:
+    def __init__(self, settings: PipelineSettings, make_writer: "Callable[[str], TableWriter] | None", log: SparkLog) -> None:
         self._settings = settings
-        self._emit = emit
         self._make_writer = make_writer
         self._log = log
         self._stopping = Stopping()
@@ -159,12 +157,12 @@ class _Job:
             held.enter_context(restricted())  # of what delta-rs and Arrow write, too
             plan = _check(settings)
             require_packages()
-            self._telemetry = _telemetry(settings, self._emit)
+            self._telemetry = _telemetry(settings)
             if self._telemetry is not None:
                 held.callback(self._telemetry.close)
             with _usage_errors("--output: "):
                 held.enter_context(claim_output(settings))
-            if not held.enter_context(claim_name(settings, self._emit)):
+            if not held.enter_context(claim_name(settings, print_event)):
                 self._settings = dataclasses.replace(settings, consumer="")
             spark = held.enter_context(
                 local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=settings.spark, log=self._log)
@@ -188,9 +186,9 @@ class _Job:
         stopping.in_order = True
         stopping.listen()
         query = start_query(spark, settings, writer)
-        reporter = Reporter(settings, writer, query, self._emit, self._telemetry)
+        reporter = Reporter(settings, writer, query, print_event, self._telemetry)
         place = {"source": str(settings.source), "output": str(settings.output)}
-        self._emit({"event": "started", "pid": os.getpid(), **place, "total": writer.total})
+        print_event({"event": "started", "pid": os.getpid(), **place, "total": writer.total})
         while query.isActive and not stopping.asked.wait(POLL_S):
             reporter.report()
             self._log.trim()
@@ -199,13 +197,13 @@ class _Job:
         failure = query.exception() if through else None
         if failure is not None and not stopping.asked.is_set():  # a signal may have ended Spark's processes, too
             reason = self._why(str(failure))
-            self._emit({"event": "failed", "reason": reason})
+            print_event({"event": "failed", "reason": reason})
             reporter.failed(reason)
             return EXIT_FAILED, reason
         query.stop()
         reporter.report()
         reporter.register()
-        self._emit({"event": "stopped", "total": writer.total, "lag_bytes": reporter.lag_bytes()})
+        print_event({"event": "stopped", "total": writer.total, "lag_bytes": reporter.lag_bytes()})
         return self._stopped(through=through and failure is None)
 
     def _stopped(self, *, through: bool) -> tuple[int, str]:
@@ -248,7 +246,7 @@ def _check(settings: PipelineSettings) -> Budget:
         return settings.budget()
 
 
-def _telemetry(settings: PipelineSettings, emit: Emit) -> "Telemetry | None":
+def _telemetry(settings: PipelineSettings) -> "Telemetry | None":
     """The exporter of spans and metrics; None where no collector is named: then nothing of OpenTelemetry is loaded. Raises UsageError."""
     if not wants_telemetry(settings):
         return None
@@ -256,7 +254,7 @@ def _telemetry(settings: PipelineSettings, emit: Emit) -> "Telemetry | None":
         from framegate.proxy.pipeline.telemetry import Telemetry
 
         with _usage_errors("telemetry: "):
-            return Telemetry(settings.telemetry, lambda error: emit({"event": "telemetry_failed", "error": error}))
+            return Telemetry(settings.telemetry, lambda error: print_event({"event": "telemetry_failed", "error": error}))
     except ImportError as error:
         package = "opentelemetry-exporter-otlp-proto-http" if ".http" in str(error.name) else "'framegate[spark,otlp]'"
         raise UsageError(f"--telemetry, or OTEL_EXPORTER_OTLP_*: {error.name} is not installed: pip install {package}") from error

@@ -1,37 +1,12 @@
-"""One block of the tap's log, decoded: its frames, gaps and totals."""
+"""One block of the tap's log, decoded: its chunks, gaps and totals."""
 
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
 from framegate.proxy.tap.pieces import chunk_rows
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of the log, with the facts of its chunk."""
-
-    stream: str  # the folder's name
-    capture_ns: int  # wall clock
-    connection: int  # id of the pair
-    # listener, direction, principal, peer, rule: words
-    listener: str
-    direction: str
-    principal: str | None
-    peer: str | None
-    rule: str | None
-    number: int  # the frame's number on its connection and direction, from 0
-    size: int  # bytes of the body on the wire
-    body: bytes  # the stored part of it: all, a part, nothing, or a hash
-    request_key: int | None  # ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired
-    latency_us: int | None  # from request to the answer's first byte; -1 unknown, None not paired
-    transfer_us: int | None  # from the first to the last bytes of a frame that was cut through; None for other frames
-    flags: int  # of the chunk
-    request_size: int | None = None  # bytes of the request's body; -1 unknown, None not paired, or an older log
-    correlation_id: int | None = None  # of the request; likewise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,24 +74,10 @@ class LogBlock:
         keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
         return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
 
-    def requests(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
-        """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
-        if not row.flags & record.FLAG_ANSWERS or not self.header.flags & record.BLOCK_REQUESTS:
-            return None
-        section = 4 * self.header.answers_count
-        sizes = self._ints(self.header.answers_at + 2 * section, row.answers_index, row.frame_count)
-        return sizes, self._ints(self.header.answers_at + 3 * section, row.answers_index, row.frame_count)
-
     def chunk_data(self, row: record.ChunkRow) -> memoryview:
         """A chunk's stored bytes."""
         start = self.header.data_at + row.data_offset
         return self.data[start : start + row.data_length]
-
-    def frames(self) -> Iterator[Frame]:
-        """Every stored frame, in order."""
-        for row in self.rows:
-            if row.kind == record.KIND_FRAMES:
-                yield from self._frames_of(row)
 
     def gaps(self) -> Iterator[GapRecord]:
         """Every gap chunk, in order."""
@@ -153,38 +114,6 @@ class LogBlock:
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
                 )
-
-    def ends(self) -> Iterator[dict[str, Any]]:
-        """What each connection was that ended, in order; ends that are lost are not in it."""
-        for row in self.rows:
-            if row.kind == record.KIND_CONNECTION and row.connection >= 0:
-                yield json.loads(self.strings[row.rule])
-
-    def _frames_of(self, row: record.ChunkRow) -> Iterator[Frame]:
-        data = self.chunk_data(row)
-        ends = [*self.starts(row)[1:], row.data_length]
-        answers = self.answers(row)
-        requests = self.requests(row)
-        for index, (start, end) in enumerate(zip(self.starts(row), ends, strict=True)):
-            yield Frame(
-                stream=self.stream,
-                capture_ns=row.capture_ns,
-                connection=row.connection,
-                listener=self.strings[row.listener],
-                direction=record.DIRECTIONS[row.direction],
-                principal=self.word(row.principal),
-                peer=self.word(row.peer),
-                rule=self.word(row.rule),
-                number=row.first_frame + index,
-                size=int.from_bytes(data[start : start + record.FRAME_HEADER_BYTES], "big"),
-                body=bytes(data[start + record.FRAME_HEADER_BYTES : end]),
-                request_key=None if answers is None else answers[0][index],
-                latency_us=None if answers is None else answers[1][index],
-                transfer_us=(row.capture_ns - row.lost_from_ns) // 1000 if row.lost_from_ns else None,
-                flags=row.flags,
-                request_size=None if requests is None else requests[0][index],
-                correlation_id=None if requests is None else requests[1][index],
-            )
 
     def _ints(self, section: int, index: int, count: int) -> memoryview:
         start = section + 4 * index

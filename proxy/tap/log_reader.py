@@ -71,11 +71,10 @@ class BlockRef:
     header: BlockHeader  # of the block; ``header.offset`` and ``header.end`` are logical
 
 
-def end_offset(root: str, stream: str, offset: int = START) -> int:
-    """The end of the last whole block, by headers. ``offset``: a known block to begin at. Raises LogError: as ``walk``."""
-    if not offset:
-        listed = segments(root, stream)
-        offset = listed[-1].base if listed else START
+def end_offset(root: str, stream: str) -> int:
+    """The end of the last whole block, by headers. Raises LogError: as ``walk``."""
+    listed = segments(root, stream)
+    offset = listed[-1].base if listed else START
     for block in walk(root, stream, offset):
         offset = block.header.end
     return offset

@@ -81,19 +81,9 @@ class Retention:
         self._on_listed = on_listed
         self._keep_for = keep_for
         self._usage: int | None = None
-        self._known: dict[str, dict[str, int]] = {}
-        self._left: dict[str, list[Segment]] = {}
+        self.consumers: dict[str, dict[str, int]] = {}  # the offsets of each at the last sweep
+        self.left: dict[str, list[Segment]] = {}  # the segments that the last sweep left, in order, by stream
         self._listed: dict[str, _Listed] = {}
-
-    @property
-    def consumers(self) -> Mapping[str, Mapping[str, int]]:
-        """The offsets of each consumer at the last sweep."""
-        return self._known
-
-    @property
-    def left(self) -> Mapping[str, Sequence[Segment]]:
-        """The segments that the last sweep left, in order, by stream."""
-        return self._left
 
     def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
         """Delete what is due. ``now_ns``: wall clock. ``live``: streams that are being written; their folders stay even when empty."""
@@ -121,8 +111,8 @@ class Retention:
             deleted.append(segment)
             unread += segment.limit > _read_to(segment.stream, consumers)
         gone = set(deleted)
-        self._left = {stream: [segment for segment in found if segment not in gone] if gone else found for stream, found in listed.items()}
-        for stream, left in self._left.items():
+        self.left = {stream: [segment for segment in found if segment not in gone] if gone else found for stream, found in listed.items()}
+        for stream, left in self.left.items():
             if not left and stream not in live:
                 try:
                     os.rmdir(os.path.join(self._directory, stream))
@@ -174,8 +164,8 @@ class Retention:
     def _consumers(self) -> tuple[Mapping[str, Mapping[str, int]], dict[str, str]]:
         """The offsets of each consumer as far as known, and whose files cannot be read."""
         offsets, unreadable = read_consumers(self._directory)
-        self._known = {**offsets, **{name: self._known.get(name, {}) for name in unreadable}}
-        return self._known, unreadable
+        self.consumers = {**offsets, **{name: self.consumers.get(name, {}) for name in unreadable}}
+        return self.consumers, unreadable
 
 
 _Aged = tuple[int, str, int, Segment]  # the time from which a segment's age counts, its stream, its base, and the segment

@@ -12,7 +12,6 @@ When another program deleted the open file, that is noticed after the next block
 are missing.
 """
 
-import abc
 import contextlib
 import errno
 import importlib
@@ -43,49 +42,20 @@ MAX_PIECES: Final = 1024
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class SegmentFiles(abc.ABC):
+class SegmentFiles:
     """The system calls of a ``SegmentLog``. All raise OSError; all may block."""
 
-    @abc.abstractmethod
     def create(self, path: str) -> int:
         """Create ``path``, and its folder when it does not exist; the file must not exist. Returns a descriptor for writing."""
-
-    @abc.abstractmethod
-    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        """Write at most ``MAX_PIECES`` parts at ``position``, and keep none. Returns the number of bytes written, at least one."""
-
-    @abc.abstractmethod
-    def is_there(self, path: str, fd: int) -> bool:
-        """Whether the open file still has this name."""
-
-    @abc.abstractmethod
-    def truncate(self, fd: int, length: int) -> None:
-        """Cut the file to ``length`` bytes."""
-
-    @abc.abstractmethod
-    def close(self, fd: int) -> None:
-        """Close the descriptor."""
-
-    @abc.abstractmethod
-    def rename(self, source: str, target: str) -> None:
-        """Rename a file within its folder."""
-
-    @abc.abstractmethod
-    def remove(self, path: str) -> None:
-        """Delete a file."""
-
-
-class OsSegmentFiles(SegmentFiles):
-    """The system calls of the operating system."""
-
-    def create(self, path: str) -> int:
         os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        """Write at most ``MAX_PIECES`` parts at ``position``, and keep none. Returns the number of bytes written, at least one."""
         return os.pwritev(fd, parts, position)
 
     def is_there(self, path: str, fd: int) -> bool:
+        """Whether the open file still has this name."""
         opened = os.fstat(fd)
         try:
             named = os.stat(path)
@@ -145,7 +115,7 @@ class SegmentLog:
         self._header = header
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
-        self._files: SegmentFiles = files if files is not None else OsSegmentFiles()
+        self._files: SegmentFiles = files if files is not None else SegmentFiles()
         self._fd: i64 = -1
         self._base: i64 = 0
         self._opened_ns: i64 = 0

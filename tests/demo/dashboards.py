@@ -196,7 +196,7 @@ class _Run:
                     found["seen"], shown = passed, rows
                 if "fired" not in found and self._firing(node, own):
                     found["fired"] = passed
-                if "status" not in found and any(words in text for text in node.steering.warnings()):
+                if "status" not in found and any(words in text for text in node.steering.proxy().warnings):
                     found["status"] = passed
                 if len(found) == 3 or ("seen" not in found and passed > SEEN_S) or (trouble.by_alert_alone and "fired" in found):
                     break
@@ -254,7 +254,7 @@ class _Run:
             os.kill(node.proxy.pid, signal.SIGCONT)
         time.sleep(3 * EXPORT_S)
         for _ in self._passing(2 * _HALTED_S):
-            said = {*(row.problem for row in self._rows(node)), *node.steering.warnings()} - {FINE}
+            said = {*(row.problem for row in self._rows(node)), *node.steering.proxy().warnings} - {FINE}
             if any(not _is_expected(text) for text in said):
                 self._wrong(f"after the control process stood still, it is said: {'; '.join(said)}")
                 break
@@ -269,7 +269,7 @@ class _Run:
         for passed in self._passing(_CALM_S):
             said = {row.problem for node in nodes for row in self._rows(node)} - {FINE} - _OF_THE_MACHINE - _LATELY
             if status:
-                said |= {text for node in nodes for text in node.steering.warnings() if not _is_expected(text)}
+                said |= {text for node in nodes for text in node.steering.proxy().warnings if not _is_expected(text)}
             if said:
                 fine_s = passed
             elif passed - fine_s >= _STEADY_S:

@@ -11,13 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from framegate.control.configuration.load import load
 from framegate.control.demo import certificates
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import UsersFile
 from framegate.proxy.config import model
 from framegate.proxy.handler import Answer
 from framegate.proxy.handler.load import load as load_handler
+from tests.fakes.configuration import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MANUAL = EXAMPLES / "framegate.yaml"

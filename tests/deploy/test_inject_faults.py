@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from framegate.control.configuration.load import load
 from framegate.proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
+from tests.fakes.configuration import load
 from tests.fakes.handler_process import HandlerProcess
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "handlers"

@@ -14,13 +14,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from framegate.control.cli.pipeline import run
-from framegate.control.configuration.load import validate
 from framegate.control.demo.generator import Options
 from framegate.control.kubernetes.manifest import KINDS
 from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
 from framegate.control.kubernetes.sidecar import Options as SidecarOptions
 from framegate.control.kubernetes.sidecar import pod_template
 from tests.fakes.cases import each_of
+from tests.fakes.configuration import validate
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPONENT = DEPLOY / "kustomize" / "framegate"

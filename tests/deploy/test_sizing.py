@@ -8,10 +8,10 @@ from ruamel.yaml import YAML
 
 from framegate.control.configuration import capacity
 from framegate.control.configuration.capacity import memory_need, memory_warning
-from framegate.control.configuration.load import validate
 from framegate.proxy.config.limits import ListenerLimits
 from framegate.proxy.config.model import KIB, MIB, ListenerConfig, ListenerTls, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig, UpstreamTls
 from tests.fakes.cases import each_of
+from tests.fakes.configuration import validate
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PAGE = (DEPLOY / "docs" / "limits.md").read_text(encoding="utf-8")

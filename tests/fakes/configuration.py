@@ -3,11 +3,30 @@
 import copy
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.load import examine, validate
+from framegate.control.configuration.document import ConfigurationError, Document, document_of
+from framegate.control.configuration.load import examine, judge
+from framegate.control.configuration.reading import read_document
+from framegate.proxy.config.model import ProxyConfig
+
+
+def load(path: str | pathlib.Path) -> ProxyConfig:
+    """The model of a file. Raises ConfigurationError with every fault."""
+    return _model(read_document(pathlib.Path(path)))
+
+
+def validate(data: Mapping[str, Any], folder: pathlib.Path | None = None) -> ProxyConfig:
+    """The model of a mapping with the file's keys; lines are 0. Raises ConfigurationError with every fault."""
+    return _model(document_of(data, folder))
+
+
+def _model(document: Document) -> ProxyConfig:
+    found = judge(document, machine=True)
+    if found.config is None:
+        raise ConfigurationError(found.faults)
+    return found.config
 
 
 def faults(data: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ import errno
 import os
 
 from framegate.proxy.network.run import Buffer
-from framegate.proxy.tap.segment import OsSegmentFiles, SegmentFiles
+from framegate.proxy.tap.segment import SegmentFiles
 
 
 class FakeDisk(SegmentFiles):
@@ -17,11 +17,10 @@ class FakeDisk(SegmentFiles):
         self.failing: set[str] = set()  # calls by name that fail with EIO; ``close`` closes all the same, as Linux does
         self.piecemeal = 0  # bytes that one call takes at most; 0: all
         self.calls: list[str] = []  # names of the calls made, in order
-        self._files = OsSegmentFiles()
 
     def create(self, path: str) -> int:
         self._call("create")
-        return self._files.create(path)
+        return super().create(path)
 
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
         self._call("write")
@@ -35,28 +34,25 @@ class FakeDisk(SegmentFiles):
             if take == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.room -= take - within
-        return self._files.write(fd, [whole[:take]], position)
-
-    def is_there(self, path: str, fd: int) -> bool:
-        return self._files.is_there(path, fd)
+        return super().write(fd, [whole[:take]], position)
 
     def truncate(self, fd: int, length: int) -> None:
         self._call("truncate")
         if self.room is not None:
             self.room += os.fstat(fd).st_size - length
-        self._files.truncate(fd, length)
+        super().truncate(fd, length)
 
     def close(self, fd: int) -> None:
-        self._files.close(fd)
+        super().close(fd)
         self._call("close")
 
     def rename(self, source: str, target: str) -> None:
         self._call("rename")
-        self._files.rename(source, target)
+        super().rename(source, target)
 
     def remove(self, path: str) -> None:
         self._call("remove")
-        self._files.remove(path)
+        super().remove(path)
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

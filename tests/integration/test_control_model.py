@@ -43,7 +43,7 @@ from tests.fakes.framegate import Row
 from tests.fakes.kafka_frames import request as kafka_request
 from tests.fakes.live_node import APPLY, Node, check_rows, check_sizes, listener, settled
 from tests.fakes.sasl_frames import log_in
-from tests.fakes.tap_read import read_blocks
+from tests.fakes.tap_read import frames_in, read_blocks
 from tests.fakes.upstream import ask, frame, peer_name, read_frame
 from tests.fakes.waiting import until
 
@@ -516,7 +516,7 @@ class World:
         for stream in streams(self._tap):
             for block in read_blocks(self._tap, stream, self._tap_read.get(stream) or first_offset(self._tap, stream)):
                 self._tap_read[stream] = block.header.end
-                self._tapped |= {item.connection: 1 if item.body else 2 for item in block.frames() if item.direction == "request"}
+                self._tapped |= {item.connection: 1 if item.body else 2 for item in frames_in(block) if item.direction == "request"}
         return all(self._tapped.get(connection, 0) == capture for connection, capture in self._captures.items())
 
     def _check_tap(self) -> None:

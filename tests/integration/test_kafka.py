@@ -24,11 +24,10 @@ from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import ask
-from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
 from tests.fakes.framegate import run_cli
 from tests.fakes.real_kafka import REAL_KAFKA
-from tests.fakes.tap_read import read_frames
+from tests.fakes.tap_read import Frame, read_frames
 from tests.fakes.waiting import until
 
 if TYPE_CHECKING:

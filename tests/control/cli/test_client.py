@@ -3,13 +3,14 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from click.testing import CliRunner
 
 from framegate.control.bounds import MAX_PAGE_SIZE
-from framegate.control.cli.client import CALL_TIMEOUT_S, CLIENT_KEY, EXIT_CODES, PAGE_SIZE, metadata, pages
+from framegate.control.cli.client import CALL_TIMEOUT_S, CLIENT_KEY, EXIT_CODES, PAGE_SIZE, Service, metadata
 from framegate.control.cli.commands import main
 from framegate.control.errors import UnavailableError
 from framegate.control.service import interceptor
@@ -135,7 +136,8 @@ def test_every_page_of_a_list_is_asked_for_once(count: int) -> None:
         asked.append(request.page_token)
         return ListListenersResponse(next_page_token=str(len(asked)) if len(asked) < count else "")
 
-    assert len(list(pages(list_page, ListListenersRequest()))) == max(1, count)
+    channel = SimpleNamespace(unary_unary=lambda *_, **__: list_page)
+    assert len(list(Service("listener").pages(channel, "ListListeners"))) == max(1, count)  # type: ignore[arg-type]
     assert asked == ["", "1", "2"][: max(1, count)]
 
 

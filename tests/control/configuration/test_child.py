@@ -10,10 +10,10 @@ import pytest
 
 from framegate.control.configuration.child import load_in_child, load_row, loaded_from_row
 from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.load import load
 from framegate.control.demo.certificates import create
 from framegate.control.files import digest
 from framegate.proxy.config.model import from_wire
+from tests.fakes.configuration import load
 
 EXAMPLE = """
 node: n

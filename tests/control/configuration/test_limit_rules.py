@@ -8,10 +8,10 @@ import pytest
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError, document_of
 from framegate.control.configuration.limit_rules import MOST_RULES, listener_limit_faults, read_limit_rules
-from framegate.control.configuration.load import judge, validate
+from framegate.control.configuration.load import judge
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitRule, ListenerLimits, RateLimits
 from framegate.proxy.config.model import ListenerConfig
-from tests.fakes.configuration import faults, misnamed, put, warnings
+from tests.fakes.configuration import faults, misnamed, put, validate, warnings
 
 UPSTREAMS = [{"name": "u", "endpoints": ["127.0.0.1:1"]}]
 LISTENERS = [{"name": name, "address": "127.0.0.1:0", "upstream": "u"} for name in ("a", "b")]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from framegate.control.configuration.document import document_of
-from framegate.control.configuration.load import judge, validate
-from tests.fakes.configuration import faults, misnamed, put, warnings
+from framegate.control.configuration.load import judge
+from tests.fakes.configuration import faults, misnamed, put, validate, warnings
 
 
 def test_a_broken_rule_of_framings_is_named_at_its_key(data: dict[str, Any], tmp_path: pathlib.Path) -> None:

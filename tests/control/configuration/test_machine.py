@@ -15,7 +15,7 @@ import pytest
 from framegate.control.configuration import machine as module
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.load import examine, load
+from framegate.control.configuration.load import examine
 from framegate.control.configuration.machine import bind_fault, folder_fault, is_served, lock_fault, lock_holder, socket_fault, tap_bytes
 from framegate.control.configuration.units import format_size
 from framegate.control.tap.directory_lock import DirectoryLock
@@ -23,6 +23,7 @@ from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import GIB, MIB, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
+from tests.fakes.configuration import load
 from tests.fakes.privileges import unprivileged
 
 

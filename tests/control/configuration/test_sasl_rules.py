@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from framegate.control.configuration.load import validate
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import UsersFile
 from framegate.proxy.config.sasl import ListenerSasl, TokenConfig, logins_of
 from tests.control.configuration.conftest import unwarned
 from tests.control.identity.conftest import Signer
-from tests.fakes.configuration import faults, misnamed, put, warnings
+from tests.fakes.configuration import faults, misnamed, put, validate, warnings
 
 KEY = "listeners[0].sasl"
 

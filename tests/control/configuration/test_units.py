@@ -1,6 +1,6 @@
 import pytest
 
-from framegate.control.configuration.units import format_about, format_instant_ns, parse_duration_ms, parse_instant_ns, parse_size
+from framegate.control.configuration.units import first_of, format_about, format_instant_ns, parse_duration_ms, parse_instant_ns, parse_size
 
 NINES = "9" * 5000
 
@@ -49,3 +49,7 @@ def test_what_is_no_size_time_or_instant_is_refused() -> None:
         for text in texts:
             with pytest.raises(ValueError, match=f"^{words}"):
                 parse(text)
+
+
+def test_of_many_names_the_first_are_shown_and_the_others_counted() -> None:
+    assert [first_of(names, 2) for names in ([], ["a", "b"], ["a", "b", "c"])] == ["", "a, b", "a, b and 1 more"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from framegate.control.configuration.load import validate
 from framegate.control.demo.processes import ChildError
 from framegate.control.demo.stage import LISTENER, Stage, Workspace, WorkspaceError
+from tests.fakes.configuration import validate
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.upstream import frame, read_frame
 

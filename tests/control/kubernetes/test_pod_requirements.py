@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.load import load
 from framegate.control.kubernetes.pod_requirements import (
     DEFAULT_REQUIREMENTS,
     PodRequirements,
@@ -18,6 +17,7 @@ from framegate.control.kubernetes.pod_requirements import (
 from framegate.control.kubernetes.sidecar import grace_least_s
 from framegate.proxy.config.model import MIB
 from tests.fakes import deploying
+from tests.fakes.configuration import load
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "example" / "framegate.yaml"
 Write = Callable[[str], Path]

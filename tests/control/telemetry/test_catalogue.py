@@ -12,8 +12,7 @@ from unittest.mock import Mock
 import pytest
 from opentelemetry import semconv
 
-from framegate.control.telemetry.__main__ import main
-from framegate.control.telemetry.catalogue import EXPORTED, document, label_name, prometheus_name
+from framegate.control.telemetry.catalogue import EXPORTED, label_name, prometheus_name
 from framegate.control.telemetry.environment import CHOICES, LISTS
 from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import PIPELINE_METRICS
@@ -61,19 +60,8 @@ def standard_metrics() -> dict[str, tuple[str, str]]:
 STANDARD = standard_metrics()
 
 
-def test_the_file_is_what_the_code_says() -> None:
-    assert DOCUMENT.read_text() == document(), "run python -m framegate.control.telemetry"
-
-
-def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "metrics.md"
-    monkeypatch.setattr("sys.argv", ["telemetry", "--output", str(path)])
-    assert main() == 0
-    assert (path.read_text(), capsys.readouterr().out) == (document(), f"{path}\n")
-
-
 def test_every_metric_and_every_variable_that_is_judged_has_its_row() -> None:
-    rows = [line for line in document().splitlines() if line.startswith("| `")]
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     for name in (*(metric.name for metric in EXPORTED), *CHOICES, *LISTS):
         assert sum(line.startswith(f"| `{name}` |") for line in rows) == 1
     assert all(line.count(" | ") in (1, 2, 6) for line in rows)

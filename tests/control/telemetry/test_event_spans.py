@@ -355,7 +355,7 @@ def test_spans_of_connections_are_bounded_in_a_second_and_the_rest_is_counted() 
         clock.advance_ms(10)  # a hundredth of a second: two more
         at.lines("opened", *[opened()] * 5)
         assert len(at.spans()) == 2 * (RATE + 2)
-    assert (at.tracing.account.skipped, at.tracing.account.dropped("traces")) == (6, 0)
+    assert (at.tracing.account.skipped, at.tracing.account.dropped["traces"]) == (6, 0)
 
 
 def test_what_the_sampler_does_not_take_is_neither_read_nor_counted() -> None:
@@ -384,7 +384,7 @@ def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.Monk
         at.bus.publish_lines("opened", [(1, "{}", stands)])
         assert began.wait(10)  # it is taken, and what comes now waits
         at.lines("opened", *[opened()] * 6)
-        assert (at.tracing.account.skipped, at.tracing.account.dropped("traces")) == (2, 0)
+        assert (at.tracing.account.skipped, at.tracing.account.dropped["traces"]) == (2, 0)
         goes_on.set()
         assert len(at.spans()) == 2 * 5
 

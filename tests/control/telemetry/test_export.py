@@ -224,7 +224,7 @@ def test_another_collector_gets_the_same_series_and_the_former_nothing_more(rece
         bench.stop()
     assert (len(receiver.received), [row.event_name for row in receiver.logs]) == (former, ["framegate.early"])
     account = bench.export._telemetry.account  # type: ignore[union-attr]
-    assert [account.dropped(signal) for signal in ("metrics", "traces", "logs")] == [0, 0, 0]
+    assert [account.dropped[signal] for signal in ("metrics", "traces", "logs")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("hangs", [True, False])
@@ -245,7 +245,7 @@ def test_a_collector_in_trouble_delays_no_change_and_what_waits_for_it_goes_to_t
         rows = other.wait(lambda: len(other.logs) == 1_000 and other.logs)
         assert sorted(attributes_of(row)["framegate.number"] for row in rows) == list(range(1_000))
         bench.stop()
-    assert bench.export._telemetry.account.dropped("logs") == 0  # type: ignore[union-attr]
+    assert bench.export._telemetry.account.dropped["logs"] == 0  # type: ignore[union-attr]
 
 
 def test_what_cannot_be_used_changes_nothing_and_leaves_nothing(receiver: OtlpReceiver, log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:

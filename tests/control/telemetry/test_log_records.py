@@ -129,7 +129,7 @@ def test_the_queue_is_bounded_and_what_finds_no_room_is_counted(log: RowLog, cou
         receiver.hold.clear()
         for number in range(count):
             log.write("x", number=number)
-        assert account.dropped("logs") == dropped
+        assert account.dropped["logs"] == dropped
         receiver.hold.set()
         records.stop()
         assert len(receiver.logs) == count - dropped
@@ -180,7 +180,7 @@ def test_a_row_that_cannot_be_encoded_is_counted_and_others_follow(log: RowLog) 
             until(lambda: not records._room.used)
         records.take(RowCopy(1.0, "info", "good", {"a": 1}))
         records.stop()
-        assert ([record.event_name for record in receiver.logs], account.dropped("logs")) == (["framegate.good"], 6)
+        assert ([record.event_name for record in receiver.logs], account.dropped["logs"]) == (["framegate.good"], 6)
 
 
 def test_the_resource_says_who_exports(log: RowLog) -> None:

@@ -118,13 +118,13 @@ def test_the_queue_is_bounded_and_what_finds_no_room_is_counted() -> None:
         made.receiver.hold.clear()
         for number in range(5):
             made.traces.record(f"x{number}", NOW_NS, NOW_NS, {})
-        assert made.account.dropped("traces") == 2
+        assert made.account.dropped["traces"] == 2
         made.receiver.hold.set()
         made.receiver.wait(lambda: len(made.receiver.spans) == 3)
         until(lambda: not made.traces._room.used)  # its exports are over
         made.traces.record("again", NOW_NS, NOW_NS, {})
         assert {span.name for span in made.spans()} == {"x0", "x1", "x2", "again"}
-        assert made.account.dropped("traces") == 2
+        assert made.account.dropped["traces"] == 2
 
 
 def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:

@@ -7,9 +7,8 @@ from framegate.proxy.config.model import TapRule
 from framegate.proxy.network.connection_id import make_connection_id
 from framegate.proxy.pipeline import transforms
 from framegate.proxy.tap import record
-from framegate.proxy.tap.log_block import Frame
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor, demo_body
-from tests.fakes.tap_read import read_frames
+from tests.fakes.tap_read import Frame, read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

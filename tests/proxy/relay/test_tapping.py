@@ -10,11 +10,11 @@ import pytest
 
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.tap import record
-from framegate.proxy.tap.log_block import Frame, GapRecord
+from framegate.proxy.tap.log_block import GapRecord
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
+from tests.fakes.tap_read import Frame, read_blocks, read_frames, read_gaps
 from tests.fakes.world import World, frame, reset
 from tests.proxy.relay.conftest import finish, passes
 

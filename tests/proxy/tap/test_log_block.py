@@ -3,7 +3,7 @@ from pathlib import Path
 from framegate.proxy.tap import record
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
-from tests.fakes.tap_read import read_blocks
+from tests.fakes.tap_read import frames_in, read_blocks
 
 
 def test_a_block_in_words(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_a_block_in_words(tmp_path: Path) -> None:
     processor.point(7, "request").lose(record.REASON_QUEUE_FULL, 2, 20, 2, START_NS)
     processor.close()
     (block,) = read_blocks(str(tmp_path), processor.stream)
-    found = list(block.frames())
+    found = list(frames_in(block))
     assert [(frame.connection, frame.direction, frame.number, frame.body) for frame in found] == [
         (7, "request", 0, b"one"),
         (7, "request", 1, b""),
@@ -32,5 +32,5 @@ def test_how_long_a_frame_took_that_came_in_pieces(tmp_path: Path) -> None:
     for index, run in enumerate(pieces_of(bytes(100), [50])):
         processor.part(run, 100, at_ns=START_NS + 5_000_000 * index)
     processor.close()
-    found = [frame for block in read_blocks(str(tmp_path), processor.stream) for frame in block.frames()]
+    found = [frame for block in read_blocks(str(tmp_path), processor.stream) for frame in frames_in(block)]
     assert [frame.transfer_us for frame in found] == [0, 5000]

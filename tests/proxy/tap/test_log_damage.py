@@ -14,12 +14,11 @@ import pytest
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.headers import SEAL, SEAL_CRC
 from framegate.proxy.tap.ledger_writer import LedgerWriter
-from framegate.proxy.tap.log_block import Frame
 from framegate.proxy.tap.log_reader import LogError, end_offset, streams, walk
 from framegate.proxy.tap.record import SEAL_AT, SEGMENT_HEADER_BYTES, WINDOW_NS
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
-from tests.fakes.tap_read import read_frames
+from tests.fakes.tap_read import Frame, read_frames
 
 TAPPED = [("main", "request"), ("main", "response")]
 

@@ -24,7 +24,7 @@ from framegate.proxy.tap.log_reader import (
 from tests.fakes.cases import each_of
 from tests.fakes.tap_files import flip
 from tests.fakes.tap_log import FakeProcessor
-from tests.fakes.tap_read import read_blocks, read_frames
+from tests.fakes.tap_read import frames_in, read_blocks, read_frames
 
 BODY = 300
 
@@ -43,7 +43,7 @@ def write(root: Path, blocks: int = 3, *, seal: bool = False, **sizes: int) -> F
 
 
 def numbers(root: Path, stream: str, offset: int = 0, limit: int | None = None) -> list[int]:
-    return [frame.number for block in read_blocks(str(root), stream, offset, limit) for frame in block.frames()]
+    return [frame.number for block in read_blocks(str(root), stream, offset, limit) for frame in frames_in(block)]
 
 
 def only_file(root: Path) -> Path:
@@ -209,7 +209,7 @@ def test_a_segment_sealed_between_walk_and_read_is_found(tmp_path: Path) -> None
     (listed,) = segments(str(tmp_path), processor.stream)
     processor.close()
     assert not os.path.exists(ref.path)
-    assert next(read_block(ref).frames()).body == body(0)
+    assert next(frames_in(read_block(ref))).body == body(0)
     assert [found.header for found in log_reader.walk_segment(listed, 0)][:1] == [ref.header]
 
 
@@ -241,7 +241,7 @@ def test_reading_while_writing_sees_whole_frames_in_order_and_in_the_end_all(tmp
     while True:
         last = done.is_set()
         for ref in walk(str(tmp_path), processor.stream, offset):
-            for frame in read_block(ref).frames():
+            for frame in frames_in(read_block(ref)):
                 assert (frame.number, frame.body) == (seen, body(seen))
                 seen += 1
             offset = ref.header.end

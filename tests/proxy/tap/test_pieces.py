@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from framegate.proxy.network.run import Run
 from framegate.proxy.tap import headers, record
-from framegate.proxy.tap.log_block import Frame, LogBlock
+from framegate.proxy.tap.log_block import LogBlock
 from framegate.proxy.tap.log_reader import BlockRef, first_offset, read_block, read_raw, segments, walk
 from framegate.proxy.tap.pieces import PieceIndex, Place
 from tests.fakes.cases import each_of
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_files import flip
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
-from tests.fakes.tap_read import read_blocks, read_frames
+from tests.fakes.tap_read import Frame, frames_in, read_blocks, read_frames
 
 BODY = bytes(range(256)) * 20
 
@@ -78,7 +78,7 @@ def play(processor: FakeProcessor, connections: list[Sent], order: list[int]) ->
 
 
 def frames_of(root: Path, stream: str, start: int = 0, end: int | None = None) -> list[Frame]:
-    return [frame for block in read_blocks(str(root), stream, start, end) for frame in block.frames()]
+    return [frame for block in read_blocks(str(root), stream, start, end) for frame in frames_in(block)]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -100,7 +100,7 @@ def test_any_frames_in_any_pieces_come_back_whole_from_any_range(
     assert all(frame.size == len(frame.body) for frame in found)
     assert processor.writer.frames_matched_request == processor.writer.thread.frames_flushed_request == len(sent)
     refs = list(walk(str(root), processor.stream))
-    by_block = [list(read_block(ref).frames()) for ref in refs]
+    by_block = [list(frames_in(read_block(ref))) for ref in refs]
     for first, ref in enumerate(refs):
         for last in range(first, len(refs)):
             expected = [frame for block in by_block[first : last + 1] for frame in block]
@@ -127,7 +127,7 @@ def test_pieces_are_no_rows_and_the_last_one_is_the_chunk(tmp_path: Path) -> Non
     assert bytes(blocks[2].chunk_data(row)) == framed([BODY])
     assert (row.original_bytes, row.lost_bytes, row.lost_frames, row.reason) == (len(BODY) + 4, 0, 0, record.REASON_NONE)
     assert not row.flags & record.FLAG_PIECES
-    assert [frame.body for block in blocks for frame in block.frames()] == [b"0", b"1", b"2", BODY]
+    assert [frame.body for block in blocks for frame in frames_in(block)] == [b"0", b"1", b"2", BODY]
 
 
 def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
     assert [(row.original_bytes, row.data_length, row.frame_count, row.first_frame) for row in pieces] == [(0, 2000, 0, 0), (2000, 2000, 0, 0)]
     last = raw[2].rows[-1]
     assert (last.lost_frames, last.data_length, last.flags) == (0, len(BODY) + 4 - 4000, record.FLAG_PIECES | record.FLAG_SIZES)
-    assert [len(list(block.frames())) for block in raw] == [1, 1, 2]
+    assert [len(list(frames_in(block))) for block in raw] == [1, 1, 2]
     data = Path(refs[0].path).read_bytes()
     assert [data[ref.position : ref.position + 4] for ref in refs] == [headers.BLOCK_MAGIC_PIECES] * 3
 
@@ -145,7 +145,7 @@ def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
 def truncated(block: LogBlock, length: int) -> None:
     """The block's last chunk is the frame cut to so many bytes of its body, and says so."""
     row = block.rows[-1]
-    frame = list(block.frames())[-1]
+    frame = list(frames_in(block))[-1]
     assert (frame.size, frame.body) == (len(BODY), BODY[:length])
     assert (record.REASONS[row.reason], row.original_bytes, row.lost_bytes) == ("pieces_lost", len(BODY) + 4, len(BODY) - length)
     assert row.frame_count == 1
@@ -252,6 +252,6 @@ def test_frames_in_pieces_are_found_while_a_thread_writes_them(tmp_path: Path) -
                 threading.Event().wait(0.0005)
     processor.close()
     assert sorted(frame.connection for frame in read_frames(str(tmp_path))) == sorted(runs)
-    found = [frame for ref in walk(str(tmp_path), processor.stream) for frame in read_block(ref).frames()]
+    found = [frame for ref in walk(str(tmp_path), processor.stream) for frame in frames_in(read_block(ref))]
     assert [frame.connection for frame in found if frame.body != BODY] == []
     assert len(found) == len(runs)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
 from framegate.proxy.tap import record
-from framegate.proxy.tap.log_block import Frame, LogBlock
+from framegate.proxy.tap.log_block import LogBlock
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.runs import framed, piece_of, pieces_of, run_of
 from tests.fakes.tap_log import ints
-from tests.fakes.tap_read import read_blocks
+from tests.fakes.tap_read import Frame, frames_in, read_blocks
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 
@@ -39,7 +39,7 @@ class Tap:
         return [block for block in blocks if block.rows]
 
     def frames(self) -> list[Frame]:
-        return [frame for block in self.read() for frame in block.frames()]
+        return [frame for block in self.read() for frame in frames_in(block)]
 
 
 def runs() -> st.SearchStrategy[Run]:
@@ -145,7 +145,7 @@ def test_of_each_body_the_log_has_what_the_rule_keeps_its_size_and_nothing_of_cr
     (block,) = tap.read()
     (row,) = block.rows
     kept = [kept_of(rule, body, index in withheld) for index, body in enumerate(bodies)]
-    assert [(frame.size, frame.body) for frame in block.frames()] == [(len(body), part) for body, part in zip(bodies, kept, strict=True)]
+    assert [(frame.size, frame.body) for frame in frames_in(block)] == [(len(body), part) for body, part in zip(bodies, kept, strict=True)]
     if rule.capture == "full" and not rule.max_frame_bytes and not withheld:
         assert (block.sizes(row), row.flags, row.lost_bytes, row.reason) == (None, 0, 0, record.REASON_NONE)
         return
@@ -218,7 +218,7 @@ def test_a_frame_in_pieces_is_the_chunk_that_it_would_be_whole(
     assert bytes(block.chunk_data(row)) == bytes(expected.chunk_data(wanted)) == framed([body])[:4] + kept_of(rule, body, withheld)
     assert row._replace(sizes_index=-1, flags=row.flags & ~1, lost_from_ns=0) == wanted._replace(sizes_index=-1, flags=wanted.flags & ~1)
     assert list(block.sizes(row) or []) == [len(body)]
-    assert [frame.transfer_us for frame in block.frames()] == [(len(pieces_of(body, sizes)) - 1) // 1000]
+    assert [frame.transfer_us for frame in frames_in(block)] == [(len(pieces_of(body, sizes)) - 1) // 1000]
     assert_counted(tap, 1)
     assert tap.writer.bytes_matched == other.writer.bytes_matched
 
@@ -242,7 +242,7 @@ def test_copying_stops_at_what_the_rule_keeps_and_with_credentials_before_it_beg
     assert tap.writer.thread.bytes_flushed == 0
     blocks = tap.read()
     assert sum(block.header.block_len for block in blocks) < 3000
-    assert [(frame.size, len(frame.body)) for block in blocks for frame in block.frames()] == [(100_000, 1000), (len(canary), 0)]
+    assert [(frame.size, len(frame.body)) for block in blocks for frame in frames_in(block)] == [(100_000, 1000), (len(canary), 0)]
     assert [path for path in tmp_path.rglob("*") if path.is_file() and b"correct horse" in path.read_bytes()] == []
 
 
@@ -289,6 +289,6 @@ def test_a_frame_that_is_cut_short_is_a_gap_without_frames_and_its_pieces_are_no
     (block,) = tap.read()
     (gap,) = block.gaps()
     assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns) == ("partial_frame", 0, 200, 7, 50)
-    assert list(block.frames()) == []
+    assert list(frames_in(block)) == []
     assert len(block.rows) == 1
     assert_counted(tap, 0)

@@ -15,14 +15,14 @@ from framegate.proxy.relay.pairing import Pairing, PairingStats
 from framegate.proxy.tap import record
 from framegate.proxy.tap.completeness import verify
 from framegate.proxy.tap.frame_tap import FrameTap, RequestFacts
-from framegate.proxy.tap.log_block import Frame, GapRecord
+from framegate.proxy.tap.log_block import GapRecord
 from framegate.proxy.tap.point import TapPoint
 from framegate.proxy.tap.rule_use import WINDOW_NS
 from framegate.proxy.tap.rules import TapRules, TurnedOff
 from framegate.proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
-from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
+from tests.fakes.tap_read import Frame, read_blocks, read_frames, read_gaps
 from tests.proxy.tap.test_redaction import digest, redacted
 
 START_NS = 1_700_000_000_000_000_000

@@ -360,7 +360,7 @@ def test_an_end_of_a_connection_is_written_once_without_other_traffic(tmp_path: 
     row = block.rows[1]
     assert (row.connection, row.capture_ns, row.lost_from_ns, row.original_bytes, row.frame_count, row.lost_frames) == (7, 2000, 1000, 2000, 0, 0)
     assert [block.word(index) for index in (row.listener, row.principal, row.peer)] == ["main", None, "10.0.0.1:7"]
-    assert list(block.ends()) == [{"tap_rule": "all", "id": "7"}]
+    assert list(read_ends(log.root)) == [{"tap_rule": "all", "id": "7"}]
     log.send(b"a")
     assert log.writer.flush_and_close(1000)
     assert ids(log) == [7]
