@@ -81,6 +81,10 @@ class Steering:
     def pool(self) -> pool_service_pb2.MemoryPool:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
 
+    def processor_pids(self) -> list[int]:
+        reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
+        return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
+
     def _open(self) -> Iterator[Channel]:
         request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, filter=f"listener={self._listener}")
         while True:
