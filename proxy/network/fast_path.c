@@ -52,7 +52,7 @@ typedef struct {
 typedef struct Lane {
     PyObject_HEAD
     int fd, longest;         /* ``longest``: the longest frame whose beginning is kept */
-    bool is_open, touched;
+    bool is_open, touched, listed;
     unsigned char skipped, skips, steady;
     unsigned generation;
     long long limit;         /* the largest body; -1: unlimited */
@@ -72,6 +72,7 @@ typedef struct {
     Lane **lanes;            /* by descriptor; references */
     PyObject *channels;      /* lanes with counts that were not taken */
     PyObject *sides;         /* likewise */
+    PyObject *beginnings;    /* lanes that have, or had, the beginning of a frame */
     struct epoll_event events[EVENTS];
     unsigned char buffer[2 * READ_SIZE];  /* a begun frame and a read */
 } FastPath;
@@ -174,37 +175,7 @@ static PyObject *lane_close(Lane *self, PyObject *unused) {
     return take_begun(self);
 }
 
-/* Whether the bytes behind the last whole frame, after a read of ``received`` bytes, may stay with the lane. */
-static bool may_keep(const Lane *lane, const unsigned char *data, size_t length, size_t received) {
-    if (length > COPIED_AGAIN && length / 4 > received) return false;
-    if (length < 4) return true;
-    uint32_t word;
-    memcpy(&word, data, 4);
-    int32_t size = (int32_t)__builtin_bswap32(word);
-    return size >= 0 && size <= lane->longest - 4 && (lane->limit < 0 || size <= lane->limit);
-}
-
-static bool keep_begun(Lane *lane, const unsigned char *data, size_t length) {
-    if (all_begun - lane->begun_length + length > MOST_BEGUN) return false;
-    unsigned char *begun = realloc(lane->begun, length);
-    if (!begun) return false;
-    memcpy(begun, data, length);
-    all_begun += length - lane->begun_length;
-    lane->begun = begun;
-    lane->begun_length = length;
-    return true;
-}
-
-static PyObject *lane_keep(Lane *self, PyObject *object) {
-    if (!PyBytes_CheckExact(object) || PyBytes_GET_SIZE(object) == 0 || PyBytes_GET_SIZE(object) > READ_SIZE || self->begun)
-        return PyErr_Format(PyExc_ValueError, "bytes are needed, and a lane without any");
-    unsigned char *begun = (unsigned char *)PyBytes_AS_STRING(object);
-    size_t length = PyBytes_GET_SIZE(object);
-    return PyBool_FromLong(may_keep(self, begun, length, length) && keep_begun(self, begun, length));
-}
-
 static PyMethodDef lane_methods[] = {
-    {"keep", (PyCFunction)lane_keep, METH_O, "Keep the bytes of a begun frame. Returns whether that is possible."},
     {"close", (PyCFunction)lane_close, METH_NOARGS, "Close it, and the lane of its peer. Returns the bytes of its begun frame, or None."},
     {NULL},
 };
@@ -231,7 +202,8 @@ static int path_init(FastPath *self, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTuple(args, "i", &self->epoll)) return -1;
     Py_XSETREF(self->channels, PyList_New(0));
     Py_XSETREF(self->sides, PyList_New(0));
-    return self->channels && self->sides ? 0 : -1;
+    Py_XSETREF(self->beginnings, PyList_New(0));
+    return self->channels && self->sides && self->beginnings ? 0 : -1;
 }
 
 static void path_dealloc(FastPath *self) {
@@ -239,6 +211,7 @@ static void path_dealloc(FastPath *self) {
     PyMem_Free(self->lanes);
     Py_XDECREF(self->channels);
     Py_XDECREF(self->sides);
+    Py_XDECREF(self->beginnings);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -289,6 +262,45 @@ static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_TRUE;
 }
 
+static int touch(PyObject *list, PyObject *object, bool *touched) {
+    if (*touched) return 0;
+    *touched = true;
+    return PyList_Append(list, object);
+}
+
+/* Whether the bytes behind the last whole frame, after a read of ``received`` bytes, may stay with the lane. */
+static bool may_keep(const Lane *lane, const unsigned char *data, size_t length, size_t received) {
+    if (length > COPIED_AGAIN && length / 4 > received) return false;
+    if (length < 4) return true;
+    uint32_t word;
+    memcpy(&word, data, 4);
+    int32_t size = (int32_t)__builtin_bswap32(word);
+    return size >= 0 && size <= lane->longest - 4 && (lane->limit < 0 || size <= lane->limit);
+}
+
+/* Keep the beginning of a frame. Returns 1: it is kept, 0: there is no room, -1: an exception. */
+static int keep_begun(FastPath *self, Lane *lane, const unsigned char *data, size_t length) {
+    if (all_begun - lane->begun_length + length > MOST_BEGUN) return 0;
+    unsigned char *begun = realloc(lane->begun, length);
+    if (!begun) return 0;
+    memcpy(begun, data, length);
+    all_begun += length - lane->begun_length;
+    lane->begun = begun;
+    lane->begun_length = length;
+    return touch(self->beginnings, (PyObject *)lane, &lane->listed) < 0 ? -1 : 1;
+}
+
+static PyObject *path_keep(FastPath *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2 || !PyObject_TypeCheck(args[0], &LaneType) || !PyBytes_CheckExact(args[1]))
+        return PyErr_Format(PyExc_TypeError, "a lane and bytes are needed");
+    Lane *lane = (Lane *)args[0];
+    unsigned char *begun = (unsigned char *)PyBytes_AS_STRING(args[1]);
+    size_t length = PyBytes_GET_SIZE(args[1]);
+    if (lane->begun || length == 0 || length > READ_SIZE) return PyErr_Format(PyExc_ValueError, "%zu bytes of a begun frame", length);
+    int kept = may_keep(lane, begun, length, length) ? keep_begun(self, lane, begun, length) : 0;
+    return kept < 0 ? NULL : PyBool_FromLong(kept);
+}
+
 static bool serves(const FastPath *self, const Lane *lane) { return lane->is_open && lane->generation == self->generation; }
 
 static PyObject *path_served(FastPath *self, PyObject *object) {
@@ -334,12 +346,6 @@ static long scan(const unsigned char *data, ssize_t length, long long limit, lon
     }
     *end = position;
     return frames;
-}
-
-static int touch(PyObject *list, PyObject *object, bool *touched) {
-    if (*touched) return 0;
-    *touched = true;
-    return PyList_Append(list, object);
 }
 
 static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t length, ssize_t taken, long frames, int code, PyObject *rest) {
@@ -411,8 +417,10 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
         }
     }
     bool unsent = frames && (taken < end || (rest && rest != Py_None));
-    bool kept = !unsent && !unusual && end < length && may_keep(lane, self->buffer + end, length - end, came)
-                && keep_begun(lane, self->buffer + end, length - end);
+    int kept = 0;
+    if (!unsent && !unusual && end < length && may_keep(lane, self->buffer + end, length - end, came))
+        kept = keep_begun(self, lane, self->buffer + end, length - end);
+    if (kept < 0) goto failed;
     if (!kept && lane->begun) drop_begun(lane);
     if (end == length || kept) lane->side->reads++;  /* else Python counts the read */
     if (touch(self->sides, (PyObject *)lane->side, &lane->side->touched) < 0) goto failed;
@@ -501,15 +509,24 @@ static PyObject *path_take_channels(FastPath *self, PyObject *unused) {
 }
 
 static PyObject *path_take_begun(FastPath *self, PyObject *unused) {
-    PyObject *found = PyList_New(0);
-    for (int fd = 0; found && all_begun && fd < self->lanes_size; fd++) {
-        Lane *lane = self->lanes[fd];
-        if (!lane || !lane->begun) continue;
+    PyObject *lanes = self->beginnings, *found = PyList_New(0);
+    if (!found || PyList_GET_SIZE(lanes) == 0) return found;
+    PyObject *next = PyList_New(0);
+    if (!next) {
+        Py_DECREF(found);
+        return NULL;
+    }
+    self->beginnings = next;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lanes); i++) {
+        Lane *lane = (Lane *)PyList_GET_ITEM(lanes, i);
+        lane->listed = false;
+        if (!lane->begun || !found) continue;
         close_lane(lane);
-        PyObject *item = Py_BuildValue("(iN)", fd, take_begun(lane));
+        PyObject *item = Py_BuildValue("(iN)", lane->fd, take_begun(lane));
         if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
         Py_XDECREF(item);
     }
+    Py_DECREF(lanes);
     return found;
 }
 
@@ -542,6 +559,7 @@ static PyMethodDef path_methods[] = {
     {"add", (PyCFunction)path_add, METH_O, "Add the lane of a descriptor, closed."},
     {"remove", (PyCFunction)path_remove, METH_O, "Close a lane, and forget it."},
     {"open", (PyCFunction)(void *)path_open, METH_FASTCALL, "open(lane, peer, limit): write the whole frames that a lane receives to its peer."},
+    {"keep", (PyCFunction)(void *)path_keep, METH_FASTCALL, "keep(lane, begun): keep the beginning of a frame. Returns whether that is possible."},
     {"served", (PyCFunction)path_served, METH_O, "The descriptor of an open lane's peer, and its limit; None: the lane is closed."},
     {"close_all", (PyCFunction)path_close_all, METH_NOARGS, "Close all lanes."},
     {"wait", (PyCFunction)path_wait, METH_O, "Wait for events for so many ms at most."},

@@ -42,9 +42,6 @@ class Lane:
     """
 
     def __init__(self, fd: int, side: Side, tls: TlsConnection | None, longest: int, /) -> None: ...
-    def keep(self, begun: bytes, /) -> bool:
-        """Keep the bytes of a frame that has begun, which are not counted; at most 256 KiB. False: there is no room, or the frame is too large."""
-
     def close(self) -> bytes | None:
         """Close it, and the lane of its peer. Returns the bytes of the frame that has begun on it, which are not counted, or None."""
 
@@ -62,6 +59,9 @@ class FastPath:
         """Open a lane: the whole frames that it receives are written to its peer. ``limit``: the largest body in bytes; -1: unlimited. False, and no
         effect, for some calls after reads that were handed over.
         """
+
+    def keep(self, lane: Lane, begun: bytes, /) -> bool:
+        """Have a lane keep the bytes of a frame that has begun, which are not counted. False: there is no room, or the frame is too large for it."""
 
     def served(self, lane: Lane, /) -> tuple[int, int] | None:
         """The descriptor of an open lane's peer, and its limit; None: the lane is closed."""

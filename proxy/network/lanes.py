@@ -37,7 +37,7 @@ def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer:
         if lane is not None and out is not None and fast_path.open(lane, out, int(channel.read_half.receive.limit)):
             begun = channel.read_half.receive.begun()
             if begun:
-                if lane.keep(begun):
+                if fast_path.keep(lane, begun):
                     channel.read_half.give_begun()
                 else:
                     lane.close()

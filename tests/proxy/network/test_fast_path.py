@@ -143,7 +143,7 @@ def test_the_beginning_of_a_frame_is_kept_up_to_the_longest_one_and_given_once(w
         assert wires.lanes[0].close() == (part if kept else None)
         assert wires.lanes[0].close() is None
         wires.open()
-    assert wires.lanes[0].keep(frame(b"begun")[:6])
+    assert wires.path.keep(wires.lanes[0], frame(b"begun")[:6])
     assert wires.path.take_begun() == [(fd, frame(b"begun")[:6])]
     assert wires.path.served(wires.lanes[0]) is None
     assert wires.path.take_begun() == []
@@ -151,7 +151,7 @@ def test_the_beginning_of_a_frame_is_kept_up_to_the_longest_one_and_given_once(w
 
 def test_the_rest_of_a_frame_whose_beginning_was_given_completes_it(wires):
     wires.open()
-    assert wires.lanes[0].keep(frame(b"one")[:5])
+    assert wires.path.keep(wires.lanes[0], frame(b"one")[:5])
     wires.near.sendall(frame(b"one")[5:] + frame(b"two"))
     wires.path.wait(1000)
     assert wires.run() == ([], None, [(wires.stats, 1)])
@@ -159,10 +159,13 @@ def test_the_rest_of_a_frame_whose_beginning_was_given_completes_it(wires):
 
 
 def test_wrong_arguments_are_refused(wires):
-    assert not wires.lanes[0].keep(frame(bytes(101)))
-    for begun in (b"", bytes(MAX_READ + 1), "x", bytearray(1)):
-        with pytest.raises(ValueError, match="bytes are needed"):
-            wires.lanes[0].keep(begun)
+    assert not wires.path.keep(wires.lanes[0], frame(bytes(101)))
+    for begun in (b"", bytes(MAX_READ + 1)):
+        with pytest.raises(ValueError, match="bytes of a begun frame"):
+            wires.path.keep(wires.lanes[0], begun)
+    for arguments in ((), (1, b"x"), (wires.lanes[0], "x"), (wires.lanes[0], bytearray(1))):
+        with pytest.raises(TypeError):
+            wires.path.keep(*arguments)
     with pytest.raises(ValueError, match="longer than the buffer"):
         Lane(0, Side(None), None, MAX_READ + 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a lane to itself"):
