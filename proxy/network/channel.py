@@ -305,7 +305,7 @@ class Channel(FdHandler):
             self.take_begun(self.lane.close())
 
     def take_begun(self, data: bytes | None) -> None:
-        """Take the beginning of a frame from the fast path, which counted the read."""
+        """Take the beginning of a frame from the fast path, which counted it."""
         if data is not None:
             self.read_half.take_begun(data)
 

@@ -6,6 +6,8 @@
  * opens it again (``RelayLeg.received``).
  *
  * The beginning of a frame, behind the last whole one, stays with the lane until the next read, or until Python takes it (``close``, ``take_begun``).
+ * Its bytes are counted when they come, as Python counts them, because a count that grew with what Python takes, and shrank with what it gives back,
+ * would be published.
  * No memory pool books these bytes, so all lanes together hold at most MOST_BEGUN, and the rest goes to Python at once; so does a frame that is
  * cut through, or longer than READ_SIZE, and one that comes in pieces so small that copying them again and again would cost more than the reads.
  *
@@ -59,7 +61,7 @@ typedef struct Lane {
     struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
     TlsConnection *tls;         /* NULL: plaintext */
-    unsigned char *begun;    /* of a frame that is not whole; NULL: none. It is not counted yet. */
+    unsigned char *begun;    /* of a frame that is not whole; NULL: none */
     size_t begun_length;
     long long bytes_received, frames_received, bytes_sent, frames_sent, wire_received, wire_sent, last_ns;
 } Lane;
@@ -403,8 +405,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
             code = EPROTO;
             sent = output_length = 0;
         }
-        lane->bytes_received += end, lane->frames_received += frames;
-        in->bytes_received += end, in->frames_received += frames;
+        lane->frames_received += frames, in->frames_received += frames;
         if (sent) peer->wire_sent += sent, peer->last_ns = now_ns, out->writes++;
         if (taken) {
             peer->bytes_sent += taken, out->bytes_sent += taken;
@@ -422,7 +423,10 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
         kept = keep_begun(self, lane, self->buffer + end, length - end);
     if (kept < 0) goto failed;
     if (!kept && lane->begun) drop_begun(lane);
-    if (end == length || kept) lane->side->reads++;  /* else Python counts the read */
+    ssize_t counted = came;
+    if (end == length || kept) lane->side->reads++;
+    else counted -= length - end;  /* Python counts the read, and these bytes, of which it may have counted the begun frame already */
+    lane->bytes_received += counted, lane->side->bytes_received += counted;
     if (touch(self->sides, (PyObject *)lane->side, &lane->side->touched) < 0) goto failed;
     if (!unsent && (end == length || kept) && !unusual) {
         Py_XDECREF(rest);

@@ -43,7 +43,7 @@ class Lane:
 
     def __init__(self, fd: int, side: Side, tls: TlsConnection | None, longest: int, /) -> None: ...
     def close(self) -> bytes | None:
-        """Close it, and the lane of its peer. Returns the bytes of the frame that has begun on it, which are not counted, or None."""
+        """Close it, and the lane of its peer. Returns the bytes of the frame that has begun on it, which are counted, or None."""
 
 class FastPath:
     """Waits for the events of an epoll descriptor, and serves the lanes that are open."""
@@ -61,7 +61,7 @@ class FastPath:
         """
 
     def keep(self, lane: Lane, begun: bytes, /) -> bool:
-        """Have a lane keep the bytes of a frame that has begun, which are not counted. False: there is no room, or the frame is too large for it."""
+        """Have a lane keep the bytes of a frame that has begun, which are counted. False: there is no room, or the frame is too large for it."""
 
     def served(self, lane: Lane, /) -> tuple[int, int] | None:
         """The descriptor of an open lane's peer, and its limit; None: the lane is closed."""
@@ -88,7 +88,7 @@ class FastPath:
         """
 
     def take_begun(self) -> list[tuple[int, bytes]]:
-        """Take the frames that have begun on lanes: descriptor, and the bytes, which are not counted. These lanes are closed."""
+        """Take the frames that have begun on lanes: descriptor, and the bytes, which are counted. These lanes are closed."""
 
     def take_sides(self) -> list[tuple[SideStats, int, int, int, int, int, int, list[int]]]:
         """Take the counts of sides: ``SideStats``, reads, frames and bytes received, writes, frames and bytes sent, and received frames by size."""

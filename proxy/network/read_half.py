@@ -350,14 +350,10 @@ class ReadHalf(SlotOwner):
 
     def give_begun(self) -> None:
         """Forget the beginning of a frame, which the fast path has now. The opposite of ``take_begun``."""
-        size = self.receive.drop()
-        self.bytes_received -= size
-        self._stats.bytes_received -= size
+        self.receive.drop()
 
     def take_begun(self, data: bytes) -> None:
-        """Take the beginning of a frame from the fast path, which counted the read and the bytes of the socket."""
-        self.bytes_received += len(data)
-        self._stats.bytes_received += len(data)
+        """Take the beginning of a frame from the fast path, which counted it."""
         whole = self.receive.feed(data)
         assert whole is None, "the fast path keeps no whole frame, and none that may be cut through"
         self._begun, self._begun_ns = self.frames_received, self._loop.arrived_ns

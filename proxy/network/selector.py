@@ -229,6 +229,8 @@ class Selector:
             self._step_handshakes()
         if self._buffered:
             self._poll_buffered()
+        if self._timers.next_ns() <= self.now_ns:
+            self.settle()  # here, because an event may have given a frame that has begun back to the fast path
         self._timers.fire_due(self.now_ns)
         if self._write_ended or self._closed:
             self._notify(self._clock_ns() + BUDGET_NS)
@@ -295,15 +297,9 @@ class Selector:
                 channel = self._lanes.get(fd)
                 if channel is not None:  # the first part may have closed it
                     channel.take_over(data, taken, frames, code, rest)
-        self._settle_before(others)
+        if others or self._handshakes or self._buffered or self._write_ended or self._closed:
+            self.take_counts()  # who handles a channel takes the frame that has begun on its lane
         return others
-
-    def _settle_before(self, others: list[tuple[int, int]]) -> None:
-        """Take over from the fast path what the rest of the poll may look at. Who handles a channel takes the frame that has begun on its lane."""
-        if self._timers.next_ns() <= self.now_ns:
-            self.settle()
-        elif others or self._handshakes or self._buffered or self._write_ended or self._closed:
-            self.take_counts()
 
     def _check_lanes(self, fast_path: "FastPath") -> None:
         """Raise AssertionError if a lane is open that should be closed."""

@@ -23,7 +23,7 @@ from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
 from tests.fakes.tls import TlsWorld
-from tests.fakes.world import World, _is_shaken, frame, reset
+from tests.fakes.world import SECOND, World, _is_shaken, frame, reset
 from tests.proxy.relay.conftest import builder, finish, passes, send_all
 
 if HAS_FAST_PATH:
@@ -184,7 +184,7 @@ def test_runs_of_all_lanes_are_measured_in_their_poll(make):
 
 
 @each_of("cut", (1, 3, 4, 5, 7, 8))
-def test_the_beginning_of_a_frame_waits_for_its_rest_uncounted(make, cut: int):
+def test_the_beginning_of_a_frame_waits_for_its_rest(make, cut: int):
     world = make("framed")
     client, upstream, pair = opened(world)
     data = frame(b"whole") + frame(b"part")
@@ -193,7 +193,7 @@ def test_the_beginning_of_a_frame_waits_for_its_rest_uncounted(make, cut: int):
     world.poll()
     world.selector.take_counts()
     channel = pair.client.channel
-    assert (channel.staged, channel.frames_received, channel.bytes_received) == (0, 3 + (cut == 8), 7 * 2 + 9 + 8 * (cut == 8))
+    assert (channel.staged, channel.frames_received, channel.bytes_received) == (0, 3 + (cut == 8), 7 * 2 + 9 + cut)
     client.sendall(data[9 + cut :])
     assert world.read(upstream, 8) == frame(b"part")
     assert served(world, pair.client)
@@ -252,12 +252,24 @@ def test_the_lane_has_the_beginning_again_when_python_has_passed_what_was_before
     assert world.read(upstream, 8) == frame(b"part")
     channel = pair.client.channel
     assert served(world, pair.client)
-    assert (channel.staged, channel.bytes_received, channel.options.stats.bytes_received, world.pool.begun) == (0, 31, 31, 0)
+    assert (channel.staged, channel.bytes_received, channel.options.stats.bytes_received, world.pool.begun) == (0, 36, 36, 0)
     passes_rest = frame(b"next")[5:] + frame(b"last")
     client.sendall(passes_rest)
     assert world.read(upstream, 16) == frame(b"next") + frame(b"last")
     world.selector.settle()
     assert (channel.frames_received, channel.bytes_received, channel.options.stats.bytes_received) == (6, 47, 47)
+
+
+def test_no_count_of_bytes_shrinks_when_python_gives_the_beginning_of_a_frame_back(make):
+    """It is published, and who reads it takes it for the count of another process."""
+    world = make("framed")
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    counts = []
+    for step in (lambda: None, world.selector.settle, lambda: passes(world, upstream, client, frame(b"answer"))):
+        step()
+        world.selector.take_counts()  # as for publishing
+        counts.append((pair.client.channel.options.stats.bytes_received, pair.client.channel.bytes_received, pair.client.channel.staged))
+    assert counts == [(29, 29, 0), (29, 29, 6), (29, 29, 0)]
 
 
 @each_of("ends", ("client", "upstream", "reset"))
@@ -288,6 +300,22 @@ def test_a_frame_that_has_begun_on_a_lane_and_stands_still_is_a_stall(make):
     assert world.ended(upstream) == b""
     finish(world, client, upstream)
     assert (world.row["cause"], world.row["side"]) == ("receive_stalled", "downstream")
+
+
+def test_it_is_a_stall_even_if_answers_are_handled_in_the_polls_in_which_the_time_is_looked_at(make):
+    """They give the beginning of the frame back to its lane."""
+    world = make("framed", stall_s=5)
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    channel = pair.upstream.channel
+    for _ in range(3):
+        upstream.sendall(frame(b"answer"))
+        select.select([channel.fd], [], [], 2)
+        world.selector._left.append((channel, int(channel.fd), select.EPOLLIN))
+        world.clock.ns += 3 * SECOND
+        world.selector.poll(0)
+        assert client.recv(100) == frame(b"answer")
+    assert pair.cause is Cause.RECEIVE_STALLED
+    finish(world, client, upstream)
 
 
 def test_all_lanes_together_hold_a_mebibyte_of_begun_frames_and_python_the_rest(make_plain):
