@@ -229,11 +229,14 @@ class Selector:
             self._step_handshakes()
         if self._buffered:
             self._poll_buffered()
-        if self._timers.next_ns() <= self.now_ns:
-            self.settle()  # here, because an event may have given a frame that has begun back to the fast path
-        self._timers.fire_due(self.now_ns)
+        self._fire_timers()
         if self._write_ended or self._closed:
             self._notify(self._clock_ns() + BUDGET_NS)
+
+    def _fire_timers(self) -> None:
+        if self._timers.next_ns() <= self.now_ns:
+            self.settle()  # not before: an event may have given a frame that has begun back to the fast path
+            self._timers.fire_due(self.now_ns)
 
     def time_runs(self, stats: SideStats) -> None:
         """Have the runs that a side sends in this poll measured at its end."""
