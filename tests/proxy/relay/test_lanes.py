@@ -532,33 +532,84 @@ def test_a_client_that_only_moves_frames_by_a_lane_is_not_idle(make):
     assert world.row["cause"] == "idle"
 
 
-def test_random_pieces_both_ways_arrive_as_they_were_sent(make):
-    """Frames of many sizes in pieces of many sizes: what comes out is what went in, and the counts of both sides are equal."""
+class Way:
+    """One direction of a pair, with frames of many sizes in pieces of many sizes."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, leg: Leg) -> None:
+        self.source, self.sink, self.leg = source, sink, leg
+        self.left, self.sent, self.got = b"", bytearray(), bytearray()
+        self.ends = [0]  # of frames
+        source.setblocking(False)
+        source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def step(self, chance: random.Random, *, begins: bool) -> None:
+        if begins and len(self.left) < 50_000:
+            data = frame(chance.randbytes(chance.choice((0, 3, 100, 300, 5000, 40_000))))
+            self.left += data
+            self.ends.append(self.ends[-1] + len(data))
+        if len(self.sent) - len(self.got) < 50_000:  # never more than the sockets take
+            count = self.source.send(self.left[: chance.choice((1, 4, 9, 104, 104, 104, 2000, 70_000))]) if self.left else 0
+            self.sent += self.left[:count]
+            self.left = self.left[count:]
+        with contextlib.suppress(BlockingIOError):
+            self.got += self.sink.recv(100_000)
+
+    def check(self) -> None:
+        """What Python has of it, once it has the beginning of a frame, is right."""
+        channel, out = self.leg.channel, self.leg.other.channel
+        assert channel is not None
+        assert out is not None
+        whole = channel.bytes_received - channel.staged
+        assert whole == self.ends[channel.frames_received] == out.write_half.bytes_sent + out.pending_send
+        assert channel.bytes_received <= len(self.sent)
+        assert self.sent.startswith(self.got)
+
+
+def test_random_pieces_and_random_looks_at_them_lose_no_byte_and_no_count(make):
+    """What comes out is what went in, whatever takes the beginning of a frame from a lane or gives it back, and no count shrinks."""
     world = make("framed")
-    chance = random.Random(4)
-    client, upstream, _pair = world.pair()
-    frames = [[frame(chance.randbytes(chance.choice((0, 3, 100, 300, 5000, 40_000)))) for _ in range(300)] for _ in range(2)]
-    streams = [b"".join(each) for each in frames]
-    left, got = [memoryview(stream) for stream in streams], [bytearray(), bytearray()]
-    ends = ((client, upstream), (upstream, client))
-    for sock in (client, upstream):
-        sock.setblocking(False)
-    for _ in range(100_000):
-        if all(len(got[way]) == len(streams[way]) for way in (0, 1)):
+    selector, chance = world.selector, random.Random(4)
+    client, upstream, pair = world.pair()
+    ways = [Way(client, upstream, pair.client), Way(upstream, client, pair.upstream)]
+    stats = [way.leg.channel.options.stats for way in ways]
+    looks: list[Callable[[Leg], Any]] = [
+        lambda leg: selector.settle(),
+        lambda leg: selector.close_lanes(),
+        lambda leg: leg.close_lane(),
+        lambda leg: pair.has_no_open_request(),
+        lambda leg: leg.channel.mute(chance.choice((mute.ADMIN, mute.THROTTLE))),
+        *[lambda leg: [leg.channel.unmute(cause) for cause in (mute.ADMIN, mute.THROTTLE)]] * 2,
+        lambda leg: leg.channel.gate(asks=chance.random() < 0.3),
+        lambda leg: selector._left.append((leg.channel, int(leg.channel.fd), select.EPOLLIN)),
+        lambda leg: [way.check() for way in ways if selector.settle() is None],
+    ]
+    before = [0, 0]
+    for _ in range(3000):
+        for way in ways:
+            way.step(chance, begins=chance.random() < 0.5)
+        selector.poll(0)
+        if chance.random() < 0.2:
+            chance.choice(looks)(chance.choice(ways).leg)
+        selector.take_counts()  # as for publishing
+        counts = [side.bytes_received for side in stats]
+        assert all(now >= then for now, then in zip(counts, before, strict=True))
+        before = counts
+    for way in ways:
+        looks[5](way.leg)
+        way.leg.channel.gate(asks=False)
+    for _ in range(10_000):
+        if all(len(way.got) == way.ends[-1] for way in ways):
             break
-        for way, (source, sink) in enumerate(ends):
-            if left[way] and chance.random() < 0.5:
-                size = chance.choice((1, 4, 9, 104, 104, 104, 2000, 70_000))
-                with contextlib.suppress(BlockingIOError):
-                    left[way] = left[way][source.send(left[way][:size]) :]
-            with contextlib.suppress(BlockingIOError):
-                got[way] += sink.recv(100_000)
-        world.selector.poll(0)
-    assert [bytes(each) for each in got] == streams
+        for way in ways:
+            way.step(chance, begins=False)
+        selector.poll(0)
+    selector.settle()
+    for way in ways:
+        way.check()
+        assert len(way.got) == way.ends[-1]
     finish(world, client, upstream)
-    row = world.row
-    assert row["frames"] == {"request": 300, "response": 300}
-    assert row["bytes"] == {"request": len(streams[0]), "response": len(streams[1])}
+    for name, way in zip(("request", "response"), ways, strict=True):
+        assert (world.row["frames"][name], world.row["bytes"][name]) == (len(way.ends) - 1, way.ends[-1])
 
 
 # Over TLS.
