@@ -32,7 +32,7 @@ def new_fast_path(epoll: int) -> "FastPath | None":
 
 def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer: "Channel") -> None:
     """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane."""
-    if may_open(channel, peer):
+    if may_open(channel, peer) and not loop.pool.common.is_short(answers=False):
         lane, out = channel.lane or _new_lane(loop, channel), peer.lane or _new_lane(loop, peer)
         if lane is not None and out is not None and fast_path.open(lane, out, int(channel.read_half.receive.limit)):
             begun = channel.read_half.receive.begun()
@@ -47,7 +47,10 @@ def may_open(channel: "Channel", peer: "Channel") -> bool:
     """Whether nothing of a channel waits, and nothing is asked before it is read or its peer is written."""
     reads, writes = channel.read_half, peer.write_half
     receive = reads.receive
-    if channel.gated or channel.mutes.causes != 0 or reads.ended or reads.discards or reads.low_memory is not None or channel.shutting:
+    low_memory = reads.low_memory
+    if channel.gated or channel.mutes.causes != 0 or reads.ended or reads.discards or channel.shutting:
+        return False
+    if low_memory is not None and (reads.retry_armed or not low_memory.rests):
         return False
     if receive.cut or receive.size > MAX_READ or receive.fault != OK or not writes.can_send or writes.holding:
         return False

@@ -59,6 +59,11 @@ class LowMemoryReader:
         """Whether it waits for more bytes of a frame whose beginning is in the kernel."""
         return self.threshold > 1 or self._seen >= 0
 
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is left of a shortage: it waits for no bytes, and no frame in progress has a slot, or is read without one."""
+        return not self.is_awaiting and self.slot is None and self._trusted == 0
+
     def cannot_proceed(self) -> bool:
         """Whether it waits for bytes that are not here, so that the wait never ends if the peer sends no more."""
         return self.is_awaiting and (self.threshold == 1 or socket_buffers.queued(self._socket) < self.threshold)

@@ -509,7 +509,7 @@ def test_the_end_of_a_pair_and_the_reuse_of_its_descriptors_leave_no_lane(make):
         assert world.rows[-1]["frames"] == {"request": 2, "response": 2}
 
 
-def test_memory_that_is_short_leaves_all_to_python(make):
+def test_memory_that_is_short_leaves_all_to_python_until_it_is_not(make):
     world = make("framed")
     client, upstream, pair = opened(world)
     pool = world.pool
@@ -517,7 +517,29 @@ def test_memory_that_is_short_leaves_all_to_python(make):
     pool.common.charge(0, held)
     passes(world, client, upstream, frame(b"x" * 100))
     assert not served(world, pair.client)
+    assert pair.client.channel.read_half.low_memory is not None
     pool.common.release(0, held)
+    for _ in range(2):
+        passes(world, client, upstream, frame(b"x"))
+    assert served(world, pair.client)
+
+
+def test_a_lane_stays_closed_while_something_is_left_of_a_shortage(make_plain):
+    world = make_plain("framed")
+    client, upstream, pair = opened(world)
+    reads, pool = pair.client.channel.read_half, world.pool
+    held = pool.line - pool.used
+    pool.common.charge(0, held)
+    client.sendall(frame(b"whole") + frame(bytes(1000))[:500])
+    assert world.read(upstream, 9) == frame(b"whole")
+    world.until(lambda: reads.low_memory is not None and reads.low_memory.is_awaiting)
+    passes(world, upstream, client, frame(b"answer"))  # which would open the lanes of both directions
+    assert not served(world, pair.client)
+    pool.common.release(0, held)
+    client.sendall(frame(bytes(1000))[500:])
+    assert world.read(upstream, 1004) == frame(bytes(1000))
+    passes(world, client, upstream, frame(b"x"))
+    assert served(world, pair.client)
 
 
 def test_a_client_that_only_moves_frames_by_a_lane_is_not_idle(make):
