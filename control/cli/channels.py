@@ -1,8 +1,7 @@
-"""``framegate channels``: list, describe; mute, unmute, close and throttle; actions that are kept. ``framegate explain``: what they wait for."""
+"""``framegate channels``: list and describe; mute, unmute, close and throttle; the actions that are kept."""
 
 import datetime
 import itertools
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from framegate.control.cli.channel_columns import CELLS, channel_cells, column_n
 from framegate.control.cli.client import EXIT_NOT_FOUND, PAGE_SIZE, Service, calling
 from framegate.control.cli.kinds import CHANNEL, DURATION, SIZE
 from framegate.control.cli.options import Change, admin_options, change_options, example
-from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_line, print_note, print_table, size_text, time_text, word
+from framegate.control.cli.output import as_dict, counted, print_fields, print_json, print_note, print_table, size_text, time_text, word
 from framegate.control.cli.pods import Table, over_pods
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -25,7 +24,6 @@ TEXTS: Final = (
 )
 _WINDOW_MS: Final = 500
 CHANNELS: Final = Service("channel")
-_CHANNEL_ID: Final = re.compile(r"\d+-\d+-\d+")
 
 
 @click.group(epilog=example("framegate channels list --filter 'client_id=billing-* held>1MiB' --sort held"))
@@ -328,25 +326,3 @@ def undo(action_id: str, change: Change, address: str, output: str) -> None:
         print_json(as_dict(answer.action))
     else:
         print_note(f"action {answer.action.id} is undone")
-
-
-@click.command(short_help="Explain what connections wait for.", epilog=example("framegate explain kafka", "framegate explain 0-1-42"))
-@click.argument("what", metavar="ID|LISTENER")
-@admin_options
-def explain(what: str, address: str, output: str) -> None:
-    """Explain what a channel, or the channels of a listener, wait for: who holds them up, and since when, in sentences with figures.
-
-    `framegate config explain` explains keys of the configuration.
-    """
-    service = Service("explanation")
-    with calling(address) as channel:
-        if _CHANNEL_ID.fullmatch(what):
-            answer = service.ask(channel, "ExplainChannel", id=what)
-        else:
-            answer = service.ask(channel, "ExplainListener", listener=what)
-    if output == "json":
-        print_json(as_dict(answer))
-        return
-    print_line(answer.summary)
-    for wait in answer.waits:
-        print_line(f"- {wait.text}")

@@ -22,12 +22,12 @@ _MODULES: Final = {
     **dict.fromkeys(("drain", "status"), "proxies"),
     "completion": "commands",
     "pool": "pools",
-    "kafka-rules": "limits",
-    **dict.fromkeys(("brokers", "handlers", "upstreams"), "listeners"),
+    "kafka-rules": "kafka_rules",
+    **dict.fromkeys(("brokers", "upstreams"), "listeners"),
     "events": "log",
-    **{name: name for name in ("certificates", "channels", "config", "doctor", "init", "inject", "limits", "listeners", "log")},
+    **{name: name for name in ("certificates", "channels", "config", "doctor", "handlers", "init", "inject", "limits", "listeners", "log")},
     **{name: name for name in ("pipeline", "tap", "taps", "top", "users", "webhook")},
-    "explain": "channels",
+    "explain": "explanations",
 }  # the module of each command
 
 _PAGES: Final = {

@@ -1,4 +1,4 @@
-"""``framegate limits`` and ``framegate kafka-rules``: show and change the frame size limit and the quotas, and what clients may ask of Kafka."""
+"""``framegate limits``: show and change the frame size limit and the quotas."""
 
 import dataclasses
 import sys
@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     import grpc
 
     from framegate.control.v1 import limit_service_pb2 as pb2
-    from framegate.control.v1.kafka_rule_service_pb2 import KafkaRules
 
 F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
 
-_SERVICE, _KAFKA_RULES = Service("limit"), Service("kafka_rule")
+_SERVICE: Final = Service("limit")
 _COUNT: Final = click.IntRange(0, MAX_INT64)
 _QUOTAS: Final = {
     "connections": ("max_connection_count", _COUNT, "Open connections."),
@@ -122,7 +120,7 @@ def set_(
             fields: dict[str, Any] = {"limit": wanted}
             if rules is not None:
                 fields["update_mask"] = {"paths": ["rules", *(name for name, value in wanted.items() if value is not None and name != "listener")]}
-                wanted["rules"] = list(_limit_rules(rules))
+                wanted["rules"] = list(_read(rules))
             answer = _SERVICE.change(channel, "UpdateLimit", change, **fields)
             _print([answer.limit], output)
             if answer.HasField("size_forecast") and max_receive_size is not None and output == "table":
@@ -131,22 +129,18 @@ def set_(
             _print_node(_set_node(channel, per_address, network, quotas, access, remove, change), output)
 
 
-def _read(file: IO[str], read: Callable[[str], T]) -> T:
-    """The rules in a file. Exits after the list of all faults."""
+def _read(file: IO[str]) -> "Iterator[pb2.LimitRule]":
+    """The limit rules in a file. Exits after the list of all faults."""
     from framegate.control.configuration.document import ConfigurationError
+    from framegate.control.configuration.limit_rules import read_limit_rules
 
     try:
-        return read(file.read())
+        rules = read_limit_rules(file.read())
     except ConfigurationError as error:
         for fault in error.faults:
             print_note(fault.in_file(file.name))
         sys.exit(2)
-
-
-def _limit_rules(file: IO[str]) -> "Iterator[pb2.LimitRule]":
-    from framegate.control.configuration.limit_rules import read_limit_rules
-
-    for rule in _read(file, read_limit_rules):
+    for rule in rules:
         yield _SERVICE.messages.LimitRule(**{_API_NAMES.get(name, name): value for name, value in dataclasses.asdict(rule).items()})
 
 
@@ -222,18 +216,14 @@ def _print(found: "list[pb2.Limit]", output: str) -> None:
     if len(found) > 1:
         print_note("there are limit rules, which --listener shows: " + ", ".join(limit.listener for limit in found if limit.rules))
         return
+    import yaml
+
     names = {field: name for name, field in _API_NAMES.items()}
     rules = [
         {names.get(field.name, field.name): list(value) if field.is_repeated else value for field, value in rule.ListFields()}
         for rule in found[0].rules
     ]
-    _print_yaml({"rules": rules})
-
-
-def _print_yaml(document: dict[str, Any]) -> None:
-    import yaml
-
-    for line in yaml.safe_dump(document, sort_keys=False).splitlines():
+    for line in yaml.safe_dump({"rules": rules}, sort_keys=False).splitlines():
         print_line(line)
 
 
@@ -248,54 +238,3 @@ def _print_node(found: "pb2.NodeLimits", output: str) -> None:
     print_table(("OF", "ACCESS", *_COLUMNS), rows)
     if found.protected_listener:
         print_line(f"listener {found.protected_listener} is protected: the node's connection rate does not delay its connections")
-
-
-@click.group("kafka-rules", epilog=example("framegate kafka-rules set --listener kafka rules.yaml"))
-def kafka_rules() -> None:
-    """What clients may ask of Kafka: APIs, topics, groups, transactional ids."""
-
-
-@kafka_rules.command("get", epilog=example("framegate kafka-rules get --listener kafka > rules.yaml"))
-@click.option("--listener", type=LISTENER, required=True, help="The listener.")
-@admin_options
-def get_kafka_rules(listener: str, address: str, output: str) -> None:
-    """Show the rules in force, in the form of the section `kafka`, as `set` reads it."""
-    with calling(address) as channel:
-        _print_kafka_rules(_KAFKA_RULES.ask(channel, "GetKafkaRules", listener=listener).kafka_rules, output)
-
-
-@kafka_rules.command("set", short_help="Change the rules.", epilog=example("framegate kafka-rules set --listener kafka rules.yaml --dry-run"))
-@click.argument("file", type=click.File(errors="replace"), required=False)
-@click.option("--listener", type=LISTENER, required=True, help="The listener.")
-@click.option("--report-only/--enforce", default=None, help="Only count and log what the rules would refuse; or refuse it.")
-@change_options()
-@admin_options
-def set_kafka_rules(file: IO[str] | None, listener: str, report_only: bool | None, change: Change, address: str, output: str) -> None:
-    """Change the rules of a listener to those of a file, in all processors or in none. Returns when the change is in force.
-
-    The file is YAML with the keys `rules` and `report_only` of the section `kafka`; - reads standard input. Changes are lost at a restart, when the
-    configuration file applies again.
-    """
-    if file is None and report_only is None:
-        raise click.UsageError("give a file with rules, --report-only or --enforce")
-    wanted: dict[str, Any] = {"listener": listener}
-    given: set[str] = set()
-    if file is not None:
-        from framegate.control.configuration.kafka_rules import read_kafka_rules
-
-        rules, given = _read(file, read_kafka_rules)
-        wanted |= {"report_only": rules.report_only, "rules": [dataclasses.asdict(rule) for rule in rules.rules]}
-    if report_only is not None:
-        wanted.update(report_only=report_only)
-        given.add("report_only")
-    with calling(address, change=not change.dry_run) as channel:
-        answer = _KAFKA_RULES.change(channel, "UpdateKafkaRules", change, kafka_rules=wanted, update_mask={"paths": sorted(given)})
-    _print_kafka_rules(answer.kafka_rules, output)
-
-
-def _print_kafka_rules(found: "KafkaRules", output: str) -> None:
-    if output == "json":
-        print_json(as_dict(found))
-        return
-    rules = [{field.name: list(value) for field, value in rule.ListFields()} for rule in found.rules]
-    _print_yaml({"report_only": found.report_only, "rules": rules})

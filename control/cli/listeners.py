@@ -1,4 +1,4 @@
-"""``framegate listeners``, ``upstreams``, ``brokers`` and ``handlers``: the sides between which framegate forwards frames."""
+"""``framegate listeners``, ``framegate upstreams`` and ``framegate brokers``: the sides between which framegate forwards frames."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -8,20 +8,17 @@ import click
 from framegate.control.cli.client import Service, calling
 from framegate.control.cli.kinds import LISTENER, UPSTREAM
 from framegate.control.cli.options import admin_options, example
-from framegate.control.cli.output import age_text, as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text
+from framegate.control.cli.output import as_dict, field_word, print_json, print_messages, print_note, print_table, size_text, time_text
 
 if TYPE_CHECKING:
-    from framegate.control.v1 import handler_service_pb2, listener_service_pb2, upstream_service_pb2
+    from framegate.control.v1 import listener_service_pb2, upstream_service_pb2
 
 _HEADINGS: Final = (
     "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
 )  # fmt: skip
 _REFUSED_HEADINGS: Final = ("TIME", "ID", "SIDE", "ADDRESS", "PRINCIPAL", "CLIENT ID", "SIZE", "LIMIT", "RULE", "REFUSED", "FIRST BYTES")
 _UPSTREAM_HEADINGS: Final = ("NAME", "ADDRESS", "BROKER", "STATE", "SINCE", "WHY", "OPEN", "WEIGHT", "ZONE", "TLS")
-_HANDLER_HEADINGS: Final = (
-    "SLOT", "PID", "STATE", "RESTARTS", "LAST END", "HANDLED", "FAILED", "IN HANDLER", "QUEUED", "OLDEST", "BUSY", "MEMORY", "HANDLERS",
-)  # fmt: skip
-_LISTENERS, _UPSTREAMS, HANDLERS = Service("listener"), Service("upstream"), Service("handler")
+_LISTENERS, _UPSTREAMS = Service("listener"), Service("upstream")
 
 
 @click.group(epilog=example("framegate listeners list"))
@@ -137,36 +134,3 @@ def list_brokers(address: str, output: str, upstream: str | None) -> None:
         found = _UPSTREAMS.listed(channel, "ListBrokers", upstream=upstream or "")
     none = "no brokers: no upstream is a cluster, or none is known yet (the row brokers_unreadable says why)"
     print_messages(found, output, ("UPSTREAM", "LISTENER", "NODE", "ADDRESS", "ADVERTISED", "RACK", "STATE", "OPEN"), cells, none)
-
-
-@click.group(epilog=example("framegate handlers list"))
-def handlers() -> None:
-    """The handler processes: processes that run your Python handlers."""
-
-
-@handlers.command("list", epilog=example("framegate handlers list --output json"))
-@admin_options
-def list_handlers(address: str, output: str) -> None:
-    """List the handler processes, their load, and the handlers that they run.
-
-    HANDLED and FAILED count frames since the process started. IN HANDLER counts frames for which a handler is running, QUEUED frames that wait for
-    one. OLDEST is the running time of the longest-running handler call. BUSY is the share of the last seconds in which a handler was running.
-    """
-    with calling(address) as channel:
-        found = HANDLERS.listed(channel, "ListHandlers")
-    print_messages(found, output, _HANDLER_HEADINGS, _handler_row)
-
-
-def _handler_row(item: "handler_service_pb2.HandlerProcess") -> tuple[object, ...]:
-    ended = f"{field_word(item, 'last_end_reason')} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
-    return (
-        item.slot, item.pid or "-", field_word(item, "state"), item.restart_count, ended, item.handled_count,
-        item.failed_count, item.in_handler_count, item.queued_count,
-        age_text(item.oldest_age.ToMilliseconds() / 1000) if item.HasField("oldest_age") else "-",
-        f"{item.busy_share:.0%}", size_text(item.resident_bytes), ", ".join(map(_handler_text, item.handlers)) or "-",
-    )  # fmt: skip
-
-
-def _handler_text(handler: "handler_service_pb2.Handler") -> str:
-    directions = [word for word, is_so in (("requests", handler.requests), ("responses", handler.responses)) if is_so]
-    return f"{handler.listener}: {handler.name} ({', '.join(directions)})"

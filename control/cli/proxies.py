@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from framegate.control.cli.client import CALL_TIMEOUT_S, Service, calling
+from framegate.control.cli.handlers import HANDLERS
 from framegate.control.cli.kinds import DURATION
-from framegate.control.cli.listeners import HANDLERS
 from framegate.control.cli.options import Change, admin_options, change_options, example
 from framegate.control.cli.output import age_text, as_dict, counted, field_word, print_fields, print_json, print_line, size_text, time_text
 from framegate.control.cli.pods import Table, over_pods

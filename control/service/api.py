@@ -8,11 +8,14 @@ import grpc
 
 from framegate.control.events import Event, Gap
 from framegate.control.service.access import METHODS
-from framegate.control.service.channels import Channels, ClosedChannels, Explanations
+from framegate.control.service.channels import Channels, ClosedChannels
 from framegate.control.service.configuration import Configurations
-from framegate.control.service.events import Events, Logs
+from framegate.control.service.events import Events
+from framegate.control.service.explanations import Explanations
 from framegate.control.service.interceptor import MAX_CALLS, MAX_REQUEST, MAX_WATCHERS, CallInterceptor, CallObserver, Tracer
-from framegate.control.service.limits import KafkaRules, Limits
+from framegate.control.service.kafka_rules import KafkaRules
+from framegate.control.service.limits import Limits
+from framegate.control.service.logs import Logs
 from framegate.control.service.peers import Peers
 from framegate.control.service.pools import Pools
 from framegate.control.service.proxies import Proxies

@@ -1,4 +1,4 @@
-"""ChannelService, with the channels that closed last, so that an operator can still ask why; and ExplanationService."""
+"""ChannelService, and the channels that closed last, so that an operator can still ask why."""
 
 import asyncio
 import dataclasses
@@ -10,19 +10,16 @@ from typing import Any, Final, TypeVar, cast
 from framegate.control.bounds import rows_per_page
 from framegate.control.errors import ControlError, NotFoundError
 from framegate.control.events import Event, Gap, Row
-from framegate.control.service.convert import action_message, channel_message, channel_number, channel_texts, fill_channel, fill_look, timestamp
+from framegate.control.service.convert import action_message, channel_message, channel_number, channel_texts, fill_channel, fill_look
 from framegate.control.service.interceptor import Context, note
 from framegate.control.service.update import fill
 from framegate.control.service.validate import Violations, check_required, duration_ms, page, reason, selection
 from framegate.control.status import ChannelVerb, Outcome
 from framegate.control.steering import channels as steering
-from framegate.control.steering import explanation
 from framegate.control.steering.clients import Clients
 from framegate.control.steering.filter import CLOSED_FIELDS, ClosedLook, Filter, Order
 from framegate.control.v1 import channel_service_pb2 as pb2
-from framegate.control.v1 import explanation_service_pb2 as explanation_pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
-from framegate.control.v1.explanation_service_pb2_grpc import ExplanationServiceServicer
 from framegate.proxy.config.limits import REQUEST_BYTES
 from framegate.proxy.server.rows import ClosedRow, OpenRow
 
@@ -153,7 +150,10 @@ class Channels(ChannelServiceServicer):
         return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
-        number = _number(request.id)
+        violations = Violations()
+        number = channel_number(request.id, "id", violations.add)
+        violations.check()
+        assert number is not None, "a bad id is a violation"
         row: OpenRow | ClosedRow
         try:
             row = await self._channels.describe(number)
@@ -217,15 +217,6 @@ class Channels(ChannelServiceServicer):
         return response
 
 
-def _number(text: str) -> int:
-    """The number of the channel that a request is about."""
-    violations = Violations()
-    number = channel_number(text, "id", violations.add)
-    violations.check()
-    assert number is not None, "a bad id is a violation"
-    return number
-
-
 def _row(outcome: Outcome) -> Row:
     affected, missing = channel_texts(outcome.affected[:_MAX_SHOWN_IDS]), channel_texts(outcome.missing)
     row: Row = {"affected": affected, "affected_count": len(outcome.affected), "missing": missing}
@@ -247,33 +238,3 @@ def _terms(verb: ChannelVerb, request: Any, violations: Violations, *, reason_ne
             if not REQUEST_BYTES.takes(given[key]):
                 violations.add(name, f"must be {REQUEST_BYTES.least} to {REQUEST_BYTES.most}, not {given[key]}")
     return steering.Terms(reason=request.reason, max_affected=most or steering.TERMS.max_affected, validate_only=request.validate_only, **given)
-
-
-class Explanations(ExplanationServiceServicer):
-    """Says what connections wait for."""
-
-    def __init__(self, explanations: explanation.Explanations) -> None:
-        self._explanations = explanations
-
-    async def ExplainChannel(self, request: explanation_pb2.ExplainChannelRequest, context: Context) -> explanation_pb2.ExplainChannelResponse:
-        found = await self._explanations.channel(_number(request.id))
-        return explanation_pb2.ExplainChannelResponse(summary=found.summary, waits=map(_wait, found.waits))
-
-    async def ExplainListener(self, request: explanation_pb2.ExplainListenerRequest, context: Context) -> explanation_pb2.ExplainListenerResponse:
-        check_required(request.listener, "listener")
-        found = await self._explanations.listener(request.listener)
-        return explanation_pb2.ExplainListenerResponse(summary=found.summary, waits=map(_wait, found.waits))
-
-
-def _wait(wait: explanation.Wait) -> explanation_pb2.Wait:
-    return explanation_pb2.Wait(
-        kind=explanation_pb2.Wait.Kind.Value(f"KIND_{wait.kind.upper()}"),
-        side=pb2.Side.Value(f"SIDE_{wait.side.upper()}"),
-        text=wait.text,
-        since_time=timestamp(wait.since_ns) if wait.since_ns else None,
-        endpoint=wait.endpoint,
-        channel_count=wait.waiting,
-        channel_ids=channel_texts(wait.channels),
-        unsent_bytes=wait.unsent,
-        held_bytes=wait.held,
-    )

@@ -1,4 +1,4 @@
-"""EventService: the rows of the log, as a stream; and LogService.
+"""EventService: the rows of the log, as a stream.
 
 The rows that wait for a watcher are bounded (``control.events.Subscription``). Between two responses to a watcher there is a pause for each watcher
 that there is, so that the time that all of them take of the event loop is bounded, too.
@@ -15,20 +15,15 @@ from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.forms import as_json
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context
-from framegate.control.service.update import Resource, fill, update
-from framegate.control.status import LogStatus
 from framegate.control.steering.filter import Field, Filter
-from framegate.control.steering.rows import LogRows, log_etag
 from framegate.control.v1 import event_service_pb2 as pb2
-from framegate.control.v1 import log_service_pb2 as log_pb2
 from framegate.control.v1.event_service_pb2_grpc import EventServiceServicer
-from framegate.control.v1.log_service_pb2_grpc import LogServiceServicer
+from framegate.control.v1.log_service_pb2 import Log
 
 _BATCH: Final = 128  # rows in one response
 _PAUSE_S: Final = 0.005  # between two responses, for each watcher
 _BOOKMARK: Final = 512  # after so many rows that the filter leaves out, the watcher gets a new resume token
 _CACHED: Final = 1_024  # Messages that are kept for other watchers
-LOG: Final = Resource(log_pb2.Log, LogStatus, "log", fixed=("format",))
 
 
 def _text(name: str) -> Field:
@@ -105,7 +100,7 @@ class Events(EventServiceServicer):
             message = self._messages[event.sequence] = pb2.Event(
                 sequence=event.sequence,
                 time=timestamp(event.time_ns),
-                level=log_pb2.Log.Level.Value(f"LEVEL_{event.level.upper()}"),
+                level=Log.Level.Value(f"LEVEL_{event.level.upper()}"),
                 name=event.name,
                 fields_json=as_json(fields),
             )
@@ -121,20 +116,3 @@ def _names(chosen: Filter) -> list[str]:
         if name not in EVENTS:
             raise InvalidArgumentError([Violation("filter", f"there is no event {name[:64]!r}; deploy/log.md lists them")])
     return named[:1]
-
-
-class Logs(LogServiceServicer):
-    """Shows and changes which rows are written."""
-
-    def __init__(self, rows: LogRows) -> None:
-        self._rows = rows
-
-    async def GetLog(self, request: log_pb2.GetLogRequest, context: Context) -> log_pb2.GetLogResponse:
-        return log_pb2.GetLogResponse(log=_log_message(self._rows.status()))
-
-    async def UpdateLog(self, request: log_pb2.UpdateLogRequest, context: Context) -> log_pb2.UpdateLogResponse:
-        return log_pb2.UpdateLogResponse(log=_log_message(await update(request, LOG, self._rows.change)))
-
-
-def _log_message(status: LogStatus) -> log_pb2.Log:
-    return fill(log_pb2.Log(dropped_row_count=status.dropped, etag=log_etag(status)), status)

@@ -1,4 +1,4 @@
-"""LimitService and KafkaRuleService. Quotas are the same six of a listener, of the node, of an address and of a network's addresses."""
+"""LimitService. Quotas are the same six of a listener, of the node, of an address and of a network's addresses."""
 
 from typing import Final
 
@@ -10,16 +10,12 @@ from framegate.control.status import Limit
 from framegate.control.steering import limits as steering
 from framegate.control.steering.sizes import Sizes
 from framegate.control.steering.transactions import etag_of
-from framegate.control.v1 import kafka_rule_service_pb2 as kafka_pb2
 from framegate.control.v1 import limit_service_pb2 as pb2
-from framegate.control.v1.kafka_rule_service_pb2_grpc import KafkaRuleServiceServicer
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
-from framegate.proxy.config import model
 from framegate.proxy.config.limits import LimitsConfig
 
 LIMIT: Final = Resource(pb2.Limit, Limit, "limit", key="listener")
 NODE: Final = Resource(pb2.NodeLimits, LimitsConfig, "node_limits", fixed=("protected_listener",))
-RULES: Final = Resource(kafka_pb2.KafkaRules, model.KafkaRules, "kafka_rules", key="listener")
 
 
 class Limits(LimitServiceServicer):
@@ -64,22 +60,3 @@ def limit_message(limit: Limit) -> pb2.Limit:
 def node_message(limits: LimitsConfig) -> pb2.NodeLimits:
     """The quotas of the node, of addresses and of networks."""
     return fill(pb2.NodeLimits(etag=etag_of(limits)), limits)
-
-
-class KafkaRules(KafkaRuleServiceServicer):
-    """Shows and changes rules about Kafka."""
-
-    def __init__(self, rules: steering.RulesAboutKafka) -> None:
-        self._rules = rules
-
-    async def GetKafkaRules(self, request: kafka_pb2.GetKafkaRulesRequest, context: Context) -> kafka_pb2.GetKafkaRulesResponse:
-        check_required(request.listener, "listener")
-        return kafka_pb2.GetKafkaRulesResponse(kafka_rules=_rules_message(request.listener, self._rules.get(request.listener)))
-
-    async def UpdateKafkaRules(self, request: kafka_pb2.UpdateKafkaRulesRequest, context: Context) -> kafka_pb2.UpdateKafkaRulesResponse:
-        after = await update(request, RULES, self._rules.change)
-        return kafka_pb2.UpdateKafkaRulesResponse(kafka_rules=_rules_message(request.kafka_rules.listener, after))
-
-
-def _rules_message(listener: str, rules: model.KafkaRules) -> kafka_pb2.KafkaRules:
-    return fill(kafka_pb2.KafkaRules(listener=listener, etag=etag_of(rules)), rules)

@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 
 from framegate.control.service import start
 from framegate.control.service.access import METHODS
-from framegate.control.service.limits import LIMIT, NODE, RULES
+from framegate.control.service.kafka_rules import RULES
+from framegate.control.service.limits import LIMIT, NODE
 from framegate.control.v1 import limit_service_pb2
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.proxy.config.model import AdminConfig, TapConfig, TapRule

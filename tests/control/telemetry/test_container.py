@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-from framegate.control.telemetry.watched import Container
+from framegate.control.telemetry.container import Container
 from tests.control.configuration.test_cgroup import own, write
 
 CPU_PRESSURE = "some avg10=1.00 avg60=2.00 avg300=3.00 total=2500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n"

@@ -811,3 +811,14 @@ def test_a_key_update_is_answered_and_frames_go_on(make_secure):
         sender.upstream.sendall(frame(b"answer"))
         assert sender.read(10) == frame(b"answer"), number
     assert sender.end()["frames"] == {"request": 6, "response": 6}
+
+
+def test_a_key_update_within_a_frame_takes_nothing_from_it(make_secure):
+    sender = Sender(make_secure("framed"))
+    sender.sock.sendall(sender.record(frame(b"frame")[:6]))
+    sender.world.poll()
+    assert (served(sender.world, sender.pair.client), sender.pair.client.channel.staged) == (True, 0)
+    key_update(sender, asks=True)
+    sender.passes(sender.record(frame(b"frame")[6:]))
+    sender.passes(sender.record(frame(b"frame")))
+    assert sender.end()["frames"]["request"] == 5
