@@ -14,6 +14,7 @@ import collections
 import dataclasses
 import itertools
 import pathlib
+import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -385,7 +386,11 @@ class Replay:
                 missing[lost.reason] += lost.frames
 
     async def run(self) -> None:
-        """Replay all connections; the report is complete afterwards."""
+        """Replay all connections; the report is complete afterwards. Raises CancelledError: Ctrl-C."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs in a task"
+        # the handler of asyncio.run cancels in the middle of any callback, also of one that is about to set a thread's result
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         frames = self._capture.frames()
         sessions: dict[Connection, _Session] = {}
         async with asyncio.TaskGroup() as group:

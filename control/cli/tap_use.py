@@ -114,6 +114,8 @@ def replay(
         report = replaying.report
         try:
             asyncio.run(replaying.run())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
         finally:
             report.print(output)
         if replaying.trouble is not None:

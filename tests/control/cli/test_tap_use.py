@@ -1,5 +1,6 @@
 """``framegate tap replay`` and ``tap export``, against upstreams with real sockets."""
 
+import asyncio
 import json
 import signal
 import ssl
@@ -260,6 +261,22 @@ def test_ctrl_c_prints_what_was_done(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=20)
     found = json.loads(out)
     assert (process.returncode, err, found["requests"], found["apis"][0]["unanswered"]) == (130, "framegate: interrupted\n", 1, 0)
+
+
+def test_ctrl_c_as_a_thread_answers_cancels_after_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka_log(tmp_path, exchanges=1)
+    copy = asyncio.futures._copy_future_state  # type: ignore[attr-defined]
+    cancelled = []
+
+    def interrupted_copy(source: Any, dest: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        cancelled.append(dest.cancelled())
+        copy(source, dest)
+
+    monkeypatch.setattr(asyncio.futures, "_copy_future_state", interrupted_copy)
+    with Upstream(broker) as upstream:
+        assert replay(tmp_path, upstream).exit_code == 130
+    assert cancelled[0] is False
 
 
 @pytest.mark.slow
