@@ -9,8 +9,7 @@ loss.py          losses of a log, and streams that are gone according to the tap
 options.py       the options of the source
 source.py        the Python Data Source ``framegate``, for streams and batches
 pyspark_framegate.py the one module that a job imports, and that Spark finds by itself; the wheel installs it at its top
-transforms.py    DataFrame to DataFrame: chunks to frames, for jobs of users
-chunk_rows.py    Arrow to Arrow: chunks to frames, gaps and totals, for the job
+chunk_rows.py    Arrow to Arrow: chunks to frames, gaps and totals
 derived.py       Arrow to Arrow: frames, gaps and totals to the other tables; partial_sums.py: sums by key
 batch_task.py    what a task of the job does: files of frames, and what the driver needs; table_files.py: writes Parquet files
 place.py         where the tables are: a folder or a URL

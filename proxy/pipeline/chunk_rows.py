@@ -1,16 +1,21 @@
 """Makes rows of the table ``frames``, rows of gaps, totals and heard nodes, and ends of connections, from chunk rows, in Arrow.
 
-``transforms`` does the same with Spark's expressions, for jobs of users. Here no row passes the JVM: a chunk's frames lie back to back, so the bodies
-of many chunks are one copy of their bytes.
+A chunk's frames lie one behind the other, and ``data`` tells where chunks are in the memory of the log: the bodies of many chunks are one copy of
+their bytes.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
-from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
+from framegate.proxy.pipeline.columns import FRAME_COLUMNS, PLACE
+from framegate.proxy.pipeline.decode import IN_PLACE, copied
 from framegate.proxy.tap.record import FRAME_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -21,34 +26,51 @@ _STATED: Final = pa.array(["gap", "totals", "heard"])
 _STATED_COLUMNS: Final = (
     *("kind", *PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty", "seen_frames"),
 )
+_SOURCES: Final = {"connection": "connection_id", "sequence": "first_sequence", "api_key": "request_key", "api_version": "request_key"}
+_OF_DATA: Final = ("data", "starts", "sizes")
 
 
-def frames(chunks: pa.RecordBatch) -> pa.Table:
-    """The rows of the table ``frames`` that chunk rows have; columns that the source was not asked for are null. ``transforms.frames`` describes
-    them.
+def needed(names: Sequence[str]) -> set[str]:
+    """The columns of chunk rows from which these columns of ``frames`` are made."""
+    return {*_OF_DATA, *(_SOURCES.get(name, name) for name in names if name not in ("frame_index", "size", "kept_size", "payload"))}
+
+
+def in_place(fields: Iterable[StructField]) -> pa.Schema:
+    """The Arrow schema for columns of chunk rows, with ``data`` as ``frames`` takes it."""
+    columns = to_arrow_schema(StructType(list(fields)), timezone="UTC")
+    return columns.set(columns.get_field_index("data"), pa.field("data", IN_PLACE))
+
+
+def frames(chunks: pa.RecordBatch, names: Sequence[str] = FRAME_COLUMNS) -> pa.Table:
+    """Columns of the table ``frames``, which ``columns`` describes: a row for each frame of chunk rows whose ``data`` is ``decode.IN_PLACE``. Columns
+    that the source was not asked for are null.
     """
     starts = chunks["starts"]
     counts = starts.value_lengths().to_numpy(zero_copy_only=False)
     chunk = np.repeat(np.arange(chunks.num_rows, dtype="i4"), counts)
     index = np.arange(len(chunk), dtype="i4") - np.repeat(np.cumsum(counts) - counts, counts).astype("i4")
     begins, ends = _bodies(chunks["data"], starts.flatten().to_numpy(), chunk)
-    stored = ends - begins
-    sizes, has_size = _values(chunks, "sizes", counts)
-    key, has_key = _values(chunks, "request_key", counts)
-    made: dict[str, Any] = {
-        "frame_index": pa.array(index),
-        "sequence": pc.add(chunks["first_sequence"].take(pa.array(chunk)), pa.array(index)),
-        "size": pa.array(np.where(has_size, sizes, stored)),
-        "kept_size": pa.array(stored),
-        "payload": _cut_out(chunks["data"], begins, ends),
-        "api_key": pa.array(key >> 16, mask=~has_key),
-        "api_version": pa.array(key & 0xFFFF, mask=~has_key),
-    }
-    for name in ("latency_us", "request_size", "correlation_id"):
-        values, known = _values(chunks, name, counts)
-        made[name] = pa.array(values, mask=~known)
     rows = pa.array(chunk)
-    return pa.table({name: made[name] if name in made else _column(chunks, name).take(rows) for name in FRAME_COLUMNS})
+
+    def size() -> pa.Array:
+        sizes, known = _values(chunks, "sizes", counts)
+        return pa.array(np.where(known, sizes, ends - begins))
+
+    def listed(name: str, part: "Callable[[NDArray[np.int32]], NDArray[np.int32]]" = lambda values: values) -> pa.Array:
+        values, known = _values(chunks, name, counts)
+        return pa.array(part(values), mask=~known)
+
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "frame_index": lambda: pa.array(index),
+        "sequence": lambda: pc.add(_column(chunks, "first_sequence").take(rows), pa.array(index)),
+        "size": size,
+        "kept_size": lambda: pa.array(ends - begins),
+        "payload": lambda: copied(chunks["data"].values.buffers()[1], begins, ends),
+        "api_key": lambda: listed("request_key", lambda key: key >> 16),
+        "api_version": lambda: listed("request_key", lambda key: key & 0xFFFF),
+        **{name: functools.partial(listed, name) for name in ("latency_us", "request_size", "correlation_id")},
+    }
+    return pa.table({name: makers[name]() if name in makers else _column(chunks, name).take(rows) for name in names})
 
 
 def gaps_and_totals(chunks: pa.RecordBatch) -> pa.Table:
@@ -73,24 +95,15 @@ def _column(chunks: pa.RecordBatch, name: str) -> pa.Array:
     return chunks[name] if name in chunks.schema.names else pa.nulls(chunks.num_rows)
 
 
-def _bodies(data: pa.BinaryArray, starts: "NDArray[np.int32]", chunk: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
-    """Where the body of each frame begins and ends in the buffer of ``data``, as far as it is there."""
-    edges = np.frombuffer(data.buffers()[1], dtype="i4", count=len(data) + 1, offset=4 * data.offset)
-    begins = starts + edges[chunk]
-    ends = edges[chunk + 1]
+def _bodies(data: pa.ListViewArray, starts: "NDArray[np.int32]", chunk: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
+    """Where the body of each frame begins and ends in the memory of ``data``, as far as it is there."""
+    offsets = data.offsets.to_numpy()
+    begins = starts + offsets[chunk]
+    ends = (offsets + data.sizes.to_numpy())[chunk]
     follows = chunk[1:] == chunk[:-1]
     ends[:-1][follows] = begins[1:][follows]
     begins += np.int32(FRAME_HEADER_BYTES)
     return begins, np.maximum(begins, ends)
-
-
-def _cut_out(data: pa.BinaryArray, begins: "NDArray[np.int32]", ends: "NDArray[np.int32]") -> pa.Array:
-    """The bytes from each begin to its end, in order."""
-    if not len(begins):
-        return pa.array([], pa.binary())
-    edges = np.stack([begins, ends], axis=1).ravel()  # of values that are bodies and headers in turn
-    both = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), data.buffers()[2]])
-    return both.take(pa.array(np.arange(0, len(edges), 2, dtype="i4")))
 
 
 def _values(chunks: pa.RecordBatch, name: str, counts: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.bool_]]":

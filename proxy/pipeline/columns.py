@@ -123,6 +123,8 @@ _COLUMNS: Final = {
     "hour": ("int", "UTC hour of the row's time"),
 }
 _PLACE: Final = "node stream offset chunk_index capture_time connection connection_id listener principal peer rule protocol framing direction"
+PLACE: Final = tuple(_PLACE.split())
+"""The common columns of frames, requests and gaps. Stream, offset, chunk_index and frame_index together are a frame's key."""
 _REQUEST: Final = "api_key api api_version correlation_id client_id outcome request_time latency_us"
 _TABLES: Final = {
     "nodes": "node heard_time complete_until",
@@ -149,6 +151,7 @@ def _sql(names: str) -> str:
     return ", ".join(f"{name} {_COLUMNS[name][0]}" for name in names.split())
 
 
+FRAME_COLUMNS: Final = tuple(_TABLES["frames"].split())
 PARTITIONS: Final = _sql("date hour")
 TABLE_SCHEMAS: Final = {table: _sql(names) for table, names in _TABLES.items()}
 """The columns by table, as Spark SQL writes them; the partitions come behind them. A batch is committed to the tables in this order."""

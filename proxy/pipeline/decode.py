@@ -1,9 +1,9 @@
 """Turns blocks of the tap's log into Arrow record batches: a row for each chunk, without copying the payload.
 
-The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer is the data section of the
-block: chunks lie back to back, so only their offsets are needed. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs some 2 ms beside
-its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB). Joining copies their
-payload once.
+The chunk table of a block is a numpy array over the file's bytes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs some 2 ms
+beside its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB). ``data`` is an
+Arrow binary array for Spark: joining copies the payload once. For frames (``chunk_rows``) it is a list view, which tells where in the memory of the
+file each chunk is, and nothing is copied.
 
 Where only a part of the payload is wanted, frames are cut here, so that Spark never sees the rest; their sizes stay those on the wire.
 """
@@ -30,6 +30,7 @@ _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 HEARD: Final = "heard"  # the kind of a row that is in no block: when a node in a store was heard
 NOBODY: Final = "ANONYMOUS"  # the proxy's name of a client that has not authenticated; no certificate's name has this form
 _JOIN_BELOW: Final = 8 << 20
+IN_PLACE: Final = pa.list_view(pa.uint8())  # the type of ``data`` as views of the memory where the log was read
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
 
 
@@ -51,23 +52,37 @@ class Group:
         """The payload, cut; None: no body is longer than ``keep``."""
         if self._keep is None or int(self.rows["data_length"].max(initial=0)) <= self._keep:
             return None
-        return _cut(self.rows, self.ints(_starts), self.payload, self._keep)
+        return self._cut(self._keep)
 
     def ints(self, values: "Callable[[Block], NDArray[np.int32]]") -> "NDArray[np.int32]":
         sections = [values(block) for block in self.blocks]
         return sections[0] if len(sections) == 1 else np.concatenate(sections)
 
     @functools.cached_property
-    def payload(self) -> pa.Buffer:
-        return pa.py_buffer(self.blocks[0].data if len(self.blocks) == 1 else b"".join(block.data for block in self.blocks))
+    def memory(self) -> "tuple[pa.Buffer, NDArray[np.int32]]":
+        """Memory that has the payload, and where in it the data of each chunk begins. It is that of the blocks where they are slices of one object;
+        otherwise a copy.
+        """
+        first = self.blocks[0].body.obj
+        sections = [pa.py_buffer(block.data) for block in self.blocks]
+        if all(block.body.obj is first for block in self.blocks):
+            whole, address = pa.py_buffer(first), sections[0].address
+            memory, begins = whole.slice(address - whole.address), np.array([section.address - address for section in sections])
+        else:
+            memory, begins = pa.py_buffer(b"".join(sections)), _offsets(np.array([section.size for section in sections]))[:-1]
+        offsets, stored = _offsets(self.rows["data_length"]), _offsets(np.array([section.size for section in sections]))
+        _expect_dense(self.rows["data_offset"], offsets, np.repeat(stored[:-1], self.counts), self.rows["data_length"] > 0, "data")
+        if offsets[-1] != stored[-1]:
+            raise record.FormatError("the chunks of a block do not fill its data section")
+        return memory, (np.repeat(begins, self.counts) + self.rows["data_offset"]).astype("i4")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @functools.cached_property
     def bodies(self) -> "tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]":
-        """Where each frame's body begins and ends in ``payload``, as far as it is stored, and its size on the wire."""
-        begins, ends = _frames(self.rows, self.ints(_starts))
+        """Where each frame's body begins and ends in ``memory``, as far as it is stored, and its size on the wire."""
+        begins, ends = self._frames()
         begins = begins + np.int32(record.FRAME_HEADER_BYTES)
         sizes = ends - begins
         sizes[np.repeat(self.flags & record.FLAG_SIZES != 0, self.rows["frame_count"])] = self.ints(_sizes)
@@ -152,16 +167,18 @@ class Group:
 
     def data(self, kind: pa.DataType) -> pa.Array:
         """The payload: Arrow offsets over the data section itself (over its copy when several blocks are joined)."""
-        if self.cut is not None:
-            return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(self.cut.offsets), self.cut.data])
+        memory, begins = self.memory
         lengths = self.rows["data_length"]
-        offsets = _offsets(lengths)
-        sections = [block.data for block in self.blocks]
-        begins = _offsets(np.array([len(section) for section in sections]))
-        _expect_dense(self.rows["data_offset"], offsets, np.repeat(begins[:-1], self.counts), lengths > 0, "data")
-        if int(offsets[-1]) != sum(len(section) for section in sections):
-            raise record.FormatError("the chunks of a block do not fill its data section")
-        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), self.payload])
+        if self.cut is not None:
+            memory, begins, lengths = self.cut.data, self.cut.offsets[:-1], np.diff(self.cut.offsets)
+        if kind == IN_PLACE:
+            values = pa.Array.from_buffers(pa.uint8(), memory.size, [None, memory])
+            return pa.Array.from_buffers(
+                kind, len(self), [None, pa.py_buffer(begins), pa.py_buffer(np.ascontiguousarray(lengths))], children=[values]
+            )
+        if self.cut is None and len(self.blocks) > 1:
+            memory = pa.py_buffer(b"".join(block.data for block in self.blocks))
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(_offsets(lengths)), memory])
 
     def starts(self, kind: pa.DataType) -> pa.Array:
         if self.cut is not None:
@@ -219,12 +236,33 @@ class Group:
         key, correlation = (np.full(len(begins), -1, dtype="i4") for _ in range(2))
         stored = np.flatnonzero(ends - begins >= _REQUEST_HEADER.itemsize)
         if len(stored):
-            places = self.payload.size - _REQUEST_HEADER.itemsize + 1
-            headers = np.ndarray(places, dtype="V8", buffer=self.payload, strides=(1,))[begins[stored]].view(_REQUEST_HEADER)
+            memory, _ = self.memory
+            places = memory.size - _REQUEST_HEADER.itemsize + 1
+            headers = np.ndarray(places, dtype="V8", buffer=memory, strides=(1,))[begins[stored]].view(_REQUEST_HEADER)
             known = headers["key"] >= 0
             key[stored[known]] = headers["key"][known].astype("i4") << 16 | headers["version"][known].astype("i4") & 0xFFFF
             correlation[stored[known]] = headers["correlation"][known]
         return asked, _offsets(np.where(asked, frames, 0)), key, correlation
+
+    def _frames(self) -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
+        """Where each frame begins and ends in ``memory``."""
+        frames = self.rows["frame_count"]
+        _, chunks = self.memory
+        begins = self.ints(_starts) + np.repeat(chunks, frames)
+        ends = np.append(begins[1:], np.int32(0))
+        ends[_offsets(frames)[1:][frames > 0] - 1] = (chunks + self.rows["data_length"])[frames > 0]
+        return begins, ends
+
+    def _cut(self, keep: int) -> "_Cut | None":
+        frames = self.rows["frame_count"]
+        begins, ends = self._frames()
+        kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
+        if not bool((kept < ends - begins).any()):
+            return None
+        moved = _offsets(kept)
+        offsets = moved[_offsets(frames)]
+        data = copied(self.memory[0], begins, begins + kept).buffers()[2]
+        return _Cut(data, offsets, moved[:-1] - np.repeat(offsets[:-1], frames), ends - begins - record.FRAME_HEADER_BYTES)
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
         return np.where(self.flags & flag != 0, self.rows["frame_count"], np.int32(-1))
@@ -254,21 +292,13 @@ class _Cut(NamedTuple):
     sizes: "NDArray[np.int32]"
 
 
-def _cut(rows: "NDArray[Any]", starts: "NDArray[np.int32]", data: pa.Buffer, keep: int) -> _Cut | None:
-    """The payload of some chunks with at most ``keep`` bytes of each body; None: no body is longer."""
-    frames = rows["frame_count"]
-    begins, ends = _frames(rows, starts)
-    kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
-    if not bool((kept < ends - begins).any()):
-        return None
-    # kept and dropped ranges alternate: the kept ones are every other value
-    edges = np.empty(2 * len(begins) + 1, dtype="i4")
-    edges[0:-1:2], edges[1::2], edges[-1] = begins, begins + kept, ends[-1]
-    every_other = pa.array(np.arange(0, 2 * len(begins), 2, dtype="i4"))
-    found = pa.Array.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(edges), data]).take(every_other)
-    moved = _offsets(kept)
-    offsets = moved[_offsets(frames)]
-    return _Cut(found.buffers()[2], offsets, moved[:-1] - np.repeat(offsets[:-1], frames), ends - begins - record.FRAME_HEADER_BYTES)
+def copied(memory: pa.Buffer, begins: "NDArray[np.int32]", ends: "NDArray[np.int32]") -> pa.Array:
+    """The bytes from each begin to its end, in order; each begins behind the end of the one before."""
+    if not len(begins):
+        return pa.array([], pa.binary())
+    edges = np.stack([begins, ends], axis=1).ravel()  # of values that are what is copied, and what lies between, in turn
+    both = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), memory])
+    return both.take(pa.array(np.arange(0, len(edges), 2, dtype="i4")))
 
 
 def _starts(block: Block) -> "NDArray[np.int32]":
@@ -277,17 +307,6 @@ def _starts(block: Block) -> "NDArray[np.int32]":
 
 def _sizes(block: Block) -> "NDArray[np.int32]":
     return block.ints(block.header.sizes_at, block.header.sizes_count)
-
-
-def _frames(rows: "NDArray[Any]", starts: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
-    """Where each frame of some chunks begins and ends, in their data; ``starts``: of each frame, in its chunk."""
-    frames = rows["frame_count"]
-    chunks = _offsets(rows["data_length"])
-    begins = starts + np.repeat(chunks[:-1], frames)
-    firsts = _offsets(frames)
-    ends = np.append(begins[1:], np.int32(0))
-    ends[firsts[1:][frames > 0] - 1] = chunks[1:][frames > 0]
-    return begins, ends
 
 
 def _list_array(

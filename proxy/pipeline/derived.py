@@ -14,8 +14,8 @@ import pyarrow.json
 
 from framegate.proxy.cause import LEVELS
 from framegate.proxy.pipeline import completeness
+from framegate.proxy.pipeline.columns import PLACE
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
-from framegate.proxy.pipeline.transforms import PLACE
 from framegate.proxy.tap.fleet import FOREVER_NS
 
 # Rows of frames, or of gaps and totals, to rows of a table.

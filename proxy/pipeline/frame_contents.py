@@ -107,14 +107,17 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
     calls = values(keys)
     taken = calls >= 0
     chunk = np.repeat(np.arange(len(group)), per_chunk)[taken]
-    first = np.cumsum(per_chunk) - per_chunk
-    index = (np.arange(len(calls)) - np.repeat(first, per_chunk))[taken]
+    before = np.cumsum(per_chunk) - per_chunk
+    index = (np.arange(len(calls)) - np.repeat(before, per_chunk))[taken]
     begins, ends, sizes = (bounds[np.repeat(chunks, counts)][taken] for bounds in group.bodies)
     replaced = (group.flags[chunk] & record.FLAG_REPLACED != 0) | (group.rows["capture"][chunk] != record.CAPTURE_FULL)
     answers = group.rows["direction"][chunk] == record.DIRECTION_RESPONSE
     contents = Contents()
     stored = np.where(replaced, begins, ends)  # nothing of them is as it passed
-    contents.add(group.payload.to_pybytes(), np.stack([begins, stored, sizes, calls[taken], answers], axis=1).astype("<i4").tobytes())
+    memory, _ = group.memory
+    first, last = (int(begins[0]), int(ends[-1])) if len(begins) else (0, 0)
+    places = np.stack([begins - first, stored - first, sizes, calls[taken], answers], axis=1)
+    contents.add(memory[first:last].to_pybytes(), places.astype("<i4").tobytes())
     texts = pa.array(contents.texts, pa.string())
     at = pa.array(chunk)
     columns: dict[str, Any] = {

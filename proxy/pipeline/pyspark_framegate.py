@@ -1,14 +1,10 @@
 """framegate in Spark: the one module that a job imports.
 
 ``spark.readStream.format("framegate").option("path", directory).load()`` gives the tap's log as chunks, with the columns of ``CHUNK_SCHEMA``; the
-options are in ``help(pyspark_framegate.DefaultSource)``. What is made of chunks, and of the tables that ``framegate pipeline run`` writes:
+options are in ``help(pyspark_framegate.DefaultSource)``; with ``rows`` = ``frames`` it gives a row for each frame. There are:
 
     register(spark)              make ``format("framegate")`` known, where the wheel is not installed but a checkout is on the path
     CHUNK_SCHEMA                 the columns of a chunk; ``.schema(...)`` with some of them reads those alone
-    explode_frames(chunks, ...)  a row for each frame, with the columns of the chunk that are named
-    frames(chunks)               the same with the columns of the table ``frames``, each with its place and what it answers
-    api_name(key)                SQL for the name of a Kafka API
-    connection_text(column)      SQL for a connection id as framegate's log and CLI write it
     register_views(spark, dir)   the tables of an output as views
     read_table(spark, dir, name) one of them as a DataFrame
     TABLE_SCHEMAS                their columns, by table
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 
     from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
     from framegate.proxy.pipeline.delta import TableError
-    from framegate.proxy.pipeline.transforms import api_name, connection_text, explode_frames, frames
     from framegate.proxy.pipeline.views import read_table, register_views
 
 __all__ = [
@@ -38,10 +33,6 @@ __all__ = [
     "TABLE_SCHEMAS",
     "DefaultSource",
     "TableError",
-    "api_name",
-    "connection_text",
-    "explode_frames",
-    "frames",
     "read_table",
     "register",
     "register_views",
@@ -51,10 +42,6 @@ __all__ = [
 _LAZY: Final = {
     "TABLE_SCHEMAS": "framegate.proxy.pipeline.columns",
     "TableError": "framegate.proxy.pipeline.delta",
-    "api_name": "framegate.proxy.pipeline.transforms",
-    "connection_text": "framegate.proxy.pipeline.transforms",
-    "explode_frames": "framegate.proxy.pipeline.transforms",
-    "frames": "framegate.proxy.pipeline.transforms",
     "read_table": "framegate.proxy.pipeline.views",
     "register_views": "framegate.proxy.pipeline.views",
 }

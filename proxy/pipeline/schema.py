@@ -4,6 +4,7 @@
 to ``load`` is the only way to leave the payload on the disk.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
@@ -50,6 +51,7 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
 
 CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, kind, nullable in _COLUMNS])
 
+CHUNK_TYPES: Final = {field.name: field.dataType.simpleString() for field in CHUNK_SCHEMA} | {"decoded": "binary"}
 JOB_SCHEMA: Final = StructType([*CHUNK_SCHEMA, StructField("decoded", BinaryType(), True)])
 """The columns that a task of the job takes: also what Kafka's frames say (``frame_contents``), which costs more than all others."""
 RESULT_SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("value", BinaryType())])
@@ -60,11 +62,10 @@ class SchemaError(ValueError):
     """The user's schema has a column that the source does not have."""
 
 
-def check_projection(schema: StructType) -> StructType:
+def check_projection(schema: StructType, known: Mapping[str, str]) -> StructType:
     """The schema, if each of its columns is one of the source's with the same type. Raises SchemaError, which names every column that does not
-    fit.
+    fit. ``known``: the types by name.
     """
-    known = {field.name: field.dataType.simpleString() for field in JOB_SCHEMA}
     faults = []
     for field in schema:
         kind = field.dataType.simpleString()  # without nullability, which a user may widen

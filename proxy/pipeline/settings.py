@@ -80,7 +80,7 @@ def wants_telemetry(settings: PipelineSettings, environ: Mapping[str, str] = os.
 
 CONSUMER_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _NAMES: Final = (
-    *("path", "startingOffsets", "failOnDataLoss", "payload", "parallelism"),
+    *("path", "startingOffsets", "failOnDataLoss", "rows", "payload", "parallelism"),
     *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner", "output", "node", "listener", "direction", "since", "until"),
 )
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -95,6 +95,7 @@ class SourceOptions:
     """The options, parsed; ``source`` describes them."""
 
     path: str
+    frames: bool = False  # rows are frames, not chunks
     from_latest: bool = False
     since_ns: int = 0
     max_bytes_per_trigger: int | None = None
@@ -121,6 +122,9 @@ class SourceOptions:
         fault = url_fault(path) if is_url(path) else ""
         if fault:
             raise OptionError(f"path: {path} {fault}")
+        rows = options.get("rows", "chunks").lower()
+        if rows not in ("chunks", "frames"):
+            raise OptionError(f"rows: chunks or frames, not {rows}")
         starting = options.get("startingoffsets", "earliest")
         fail = options.get("failondataloss", "true").lower()
         if fail not in ("true", "false"):
@@ -137,6 +141,7 @@ class SourceOptions:
         room = options.get("maxpartitionbytes")
         return cls(
             path=path.rstrip("/") if is_url(path) else path,
+            frames=rows == "frames",
             from_latest=starting == "latest",
             since_ns=0 if starting in ("earliest", "latest") else parse_time(starting),
             max_bytes_per_trigger=None if limit is None else _size("maxBytesPerTrigger", limit),

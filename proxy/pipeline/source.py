@@ -8,6 +8,8 @@ Options; any other is refused, by batches and streams alike:
 
 - ``path`` (or ``load(path)``): the tap's directory; or the URL of a fleet, or of a node, in an object store (``proxy.tap.store``): segments are read
   where the task runs, by ranges. Each process takes its credentials from its environment.
+- ``rows``: chunks (default, ``schema.CHUNK_SCHEMA``), or frames: the columns of the table ``frames`` (``columns``), a row for each frame; what is no
+  frame has no row.
 - ``startingOffsets``: earliest (default), latest, or a time (RFC 3339): from the first block of each stream with something captured then or later.
   For a batch (not latest), and for a query without a checkpoint.
 - ``maxBytesPerTrigger``: bytes of log in a batch of a stream, at least one block of each stream that lags; of a store at least one segment. Default:
@@ -43,7 +45,7 @@ from pyspark.sql.types import StructType
 from framegate.proxy.pipeline.fleet_planner import FleetPlanner, Heard
 from framegate.proxy.pipeline.planner import Part, Planner
 from framegate.proxy.pipeline.position import FleetPosition, Position, PositionError
-from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, JOB_SCHEMA, RESULT_SCHEMA, check_projection
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, CHUNK_TYPES, JOB_SCHEMA, RESULT_SCHEMA, check_projection
 from framegate.proxy.pipeline.settings import OptionError, SourceOptions
 from framegate.proxy.pipeline.wanted import Wanted
 from framegate.proxy.tap.store import is_url, package_fault
@@ -68,7 +70,11 @@ class FramegateDataSource(DataSource):
     def name(cls) -> str:
         return "framegate"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
+        if "rows" in self.options and SourceOptions.parse(self.options).frames:
+            from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
+
+            return TABLE_SCHEMAS["frames"]
         return RESULT_SCHEMA if "output" in self.options else CHUNK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -80,9 +86,15 @@ class FramegateDataSource(DataSource):
         return StreamReader(*self._asked(schema))
 
     def _asked(self, schema: StructType) -> tuple[SourceOptions, StructType]:
-        """The options, and the columns of the chunks that are read."""
+        """The options, and the columns of the rows that are read; for the job, of the chunks."""
         options = SourceOptions.parse(self.options)
-        return options, JOB_SCHEMA if options.output else check_projection(schema)
+        if options.output:
+            return options, JOB_SCHEMA
+        if options.frames:
+            from framegate.proxy.pipeline.columns import TABLE_SCHEMAS
+
+            return options, check_projection(schema, dict(column.split() for column in TABLE_SCHEMAS["frames"].split(", ")))
+        return options, check_projection(schema, CHUNK_TYPES)
 
 
 class _Reader:
@@ -209,6 +221,26 @@ def _freeze() -> None:
 def _read(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator["pa.RecordBatch"]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    if not (options.output or options.frames):
+        more = [CHUNK_SCHEMA[name] for name in options.wanted.columns if name not in schema.names]
+        for batch in read_chunks(partition, to_arrow_schema(StructType([*schema, *more]), timezone="UTC"), options):
+            yield batch.select(schema.names) if more else batch
+        return
+    from framegate.proxy.pipeline import chunk_rows
+    from framegate.proxy.pipeline.batch_task import run_task
+
+    asked = JOB_SCHEMA.names if options.output else {*chunk_rows.needed(schema.names), *options.wanted.columns}
+    chunks = read_chunks(partition, chunk_rows.in_place([field for field in JOB_SCHEMA if field.name in asked]), options)
+    if options.output:
+        yield from run_task(options.output, chunks)
+        return
+    expected = to_arrow_schema(schema, timezone="UTC")
+    for batch in chunks:
+        yield from chunk_rows.frames(batch, schema.names).cast(expected).to_batches()
+
+
+def read_chunks(partition: InputPartition, columns: "pa.Schema", options: SourceOptions) -> Iterator["pa.RecordBatch"]:
+    """The chunk rows of a partition."""
     from framegate.proxy.pipeline.decode import heard_batch, loss_batch, record_batches
     from framegate.proxy.pipeline.loss import Loss
     from framegate.proxy.pipeline.slices import read_slice
@@ -217,24 +249,12 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     assert isinstance(partition, SlicePartition), "Spark passes the partitions that it was given"
     _freeze()
     wanted = options.wanted
-    more = [CHUNK_SCHEMA[name] for name in wanted.columns if name not in schema.names]
-    columns = to_arrow_schema(StructType([*schema, *more]), timezone="UTC")
     joiner = Joiner()
-
-    def batches() -> Iterator["pa.RecordBatch"]:
-        for part in partition.parts:
-            if isinstance(part, Loss):
-                yield loss_batch(part, columns)
-            elif isinstance(part, Heard):
-                yield heard_batch(part, columns)
-            else:
-                blocks = read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner, until_ns=wanted.until_ns)
-                yield from record_batches(part.stream, blocks, columns, keep=options.keep, node=part.node, wanted=wanted)
-
-    if options.output:
-        from framegate.proxy.pipeline.batch_task import run_task
-
-        yield from run_task(options.output, batches())
-        return
-    for batch in batches():
-        yield batch.select(schema.names) if more else batch
+    for part in partition.parts:
+        if isinstance(part, Loss):
+            yield loss_batch(part, columns)
+        elif isinstance(part, Heard):
+            yield heard_batch(part, columns)
+        else:
+            blocks = read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner, until_ns=wanted.until_ns)
+            yield from record_batches(part.stream, blocks, columns, keep=options.keep, node=part.node, wanted=wanted)

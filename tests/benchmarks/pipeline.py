@@ -38,12 +38,14 @@ from framegate.proxy.pipeline.session import local_session  # noqa: E402
 from framegate.proxy.pipeline.settings import PipelineSettings  # noqa: E402
 from framegate.proxy.pipeline.source import FramegateDataSource  # noqa: E402
 from framegate.proxy.pipeline.tables import TableWriter  # noqa: E402
-from framegate.proxy.pipeline.transforms import explode_frames  # noqa: E402
 from tests.fakes import record_batches  # noqa: E402
 from tests.fakes.tap_log import FakeProcessor  # noqa: E402
 
 SHAPES = (("100 B", 100, 64, 96), ("1 KB", 1000, 16, 384), ("64 KB", 65536, 1, 384))  # name, bytes, frames of a chunk, MiB of bodies
-COLUMNS = ("stream", "capture_time", "connection_id", "listener", "direction")
+COLUMNS = (
+    "stream string, capture_time timestamp, connection_id bigint, listener string, direction string, frame_index int, sequence bigint, size int, "
+    "payload binary, api_key int, api_version int, latency_us int, request_size int, correlation_id int"
+)
 CONNECTIONS = 50
 BLOCK_BYTES = 256 << 10
 SEGMENT_BYTES = 128 << 20
@@ -106,11 +108,12 @@ def rates(folder: Path, rounds: int, part: int) -> None:
         for name, size, per_chunk, mib in SHAPES:
             log, parquet, output = (folder / name / word for word in ("log", "parquet", "tables"))
             count = write_log(log, size, per_chunk, (mib << 20) // part // size)
-            read = spark.read.format("framegate").option("maxPartitionBytes", str(plan.partition)).option("parallelism", str(plan.cores))
-            explode_frames(read.load(str(log)), *COLUMNS).write.parquet(str(parquet))
+            frames = spark.read.format("framegate").option("maxPartitionBytes", str(plan.partition)).option("parallelism", str(plan.cores))
+            frames = frames.option("rows", "frames").schema(COLUMNS)
+            frames.load(str(log)).write.parquet(str(parquet))
             spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(max(64, min(4096, (4 << 20) // size))))
 
-            def to_tables(log: Path = log, output: Path = output, read: Any = read, count: int = count) -> None:
+            def to_tables(log: Path = log, output: Path = output, count: int = count) -> None:
                 shutil.rmtree(output, ignore_errors=True)
                 with contextlib.closing(TableWriter(output, compact_ms=0, source=str(log))) as writer:
                     results = spark.read.format("framegate").options(maxPartitionBytes=str(plan.partition), parallelism=str(plan.cores))
@@ -121,7 +124,7 @@ def rates(folder: Path, rounds: int, part: int) -> None:
                 rows.write.format("noop").mode("overwrite").save()
 
             kinds: dict[str, Callable[[], Any]] = {
-                "source": partial(lambda read, log: to_nothing(explode_frames(read.load(str(log)), *COLUMNS)), read, log),
+                "source": partial(lambda frames, log: to_nothing(frames.load(str(log))), frames, log),
                 "parquet": partial(lambda parquet: to_nothing(spark.read.parquet(str(parquet))), parquet),
                 "tables": to_tables,
             }

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 READS = """
 import sys
-from pyspark_framegate import CHUNK_SCHEMA, TABLE_SCHEMAS, DefaultSource, explode_frames, read_table
+from pyspark_framegate import CHUNK_SCHEMA, TABLE_SCHEMAS, DefaultSource, read_table
 assert DefaultSource.name() == "framegate"
 files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith(("framegate", "pyspark_framegate"))}
 assert not {name: file for name, file in files.items() if file and sys.argv[1] not in file}

@@ -9,11 +9,12 @@ import pytest
 from framegate.proxy.pipeline.batch_task import ResultError, read_results, run_task
 from framegate.proxy.pipeline.delta import DeltaTables
 from framegate.proxy.pipeline.place import absolute
-from framegate.proxy.pipeline.schema import JOB_SCHEMA, RESULT_SCHEMA
+from framegate.proxy.pipeline.schema import RESULT_SCHEMA
 from framegate.proxy.pipeline.source import FramegateDataSource
 from tests.fakes.jobs import table
 from tests.fakes.outputs import Output, files_in
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
+from tests.proxy.pipeline.test_chunk_rows import chunk_batches
 
 
 @pytest.fixture
@@ -50,9 +51,7 @@ def test_a_task_that_runs_twice_is_in_the_table_once(log: Path, output: Output) 
 
 def test_a_task_that_fails_leaves_no_file_in_a_store(log: Path, s3: object) -> None:
     def broken() -> object:
-        reader = FramegateDataSource({"path": str(log)}).reader(JOB_SCHEMA)
-        for partition in reader.partitions():
-            yield from reader.read(partition)
+        yield from chunk_batches(log)
         raise OSError("torn")
 
     with pytest.raises(OSError, match="torn"):

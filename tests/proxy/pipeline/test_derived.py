@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from framegate.proxy.pipeline import chunk_rows, derived
-from tests.proxy.pipeline.test_chunk_rows import chunk_batches
-from tests.proxy.pipeline.test_transforms import write_mixed
+from tests.proxy.pipeline.test_chunk_rows import chunk_batches, write_mixed
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
 import pytest
@@ -14,13 +13,8 @@ import pytest
 from framegate import proxy
 from framegate.proxy.pipeline import pyspark_framegate
 from framegate.proxy.pipeline.source import FramegateDataSource
-from tests.fakes.tap_log import FakeProcessor
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SOURCE = Path(str(pyspark_framegate.__file__))
-CONNECTION = 3 << 57 | 1 << 29 | 17
 # What a data engineer writes: the module's name in the wheel, and nothing else of framegate.
 SCRIPT = """
 import sys
@@ -33,14 +27,14 @@ import pyspark_framegate
 
 added = set(sys.modules) - before
 heavy = sorted(name for name in added if name.partition(".")[0] in ("pyspark", "pyarrow", "numpy", "pandas"))
-late = {"pipeline.decode", "pipeline.transforms", "pipeline.tables", "pipeline.views", "tap.writer"}
+late = {"pipeline.decode", "pipeline.tables", "pipeline.views", "tap.writer"}
 lazy = sorted(added & {f"framegate.proxy.{name}" for name in late})
 print(heavy, lazy, set(pyspark_framegate.__all__) <= set(dir(pyspark_framegate)))
 
 from pyspark_framegate import *
-from pyspark_framegate import explode_frames, register
+from pyspark_framegate import read_table, register
 
-print(register.__module__, explode_frames.__module__, explode_frames is pyspark_framegate.explode_frames, api_name("k")[:8], len(CHUNK_SCHEMA) > 20)
+print(register.__module__, read_table.__module__, read_table is pyspark_framegate.read_table, len(CHUNK_SCHEMA) > 20)
 print(sorted(TABLE_SCHEMAS), issubclass(TableError, Exception), callable(register_views), callable(read_table))
 """
 
@@ -90,24 +84,9 @@ def run_user_script(folder: Path, script: str) -> list[str]:
 def test_a_users_script_imports_one_light_module(tmp_path: Path) -> None:
     assert run_user_script(tmp_path, SCRIPT) == [
         "[] [] True",
-        "pyspark_framegate framegate.proxy.pipeline.transforms True coalesce True",
+        "pyspark_framegate framegate.proxy.pipeline.views True True",
         "['completeness', 'connections', 'frames', 'gaps', 'groups', 'kafka_partitions', 'nodes', 'requests', 'traffic_by_minute'] True True True",
     ]
-
-
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
-def test_what_a_job_imports_reads_a_log(spark: "SparkSession", tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.send([b"one", b"three"], connection=CONNECTION)
-    processor.send([b"an answer"], connection=CONNECTION, direction="response", protocol="kafka", keys=[1 << 16 | 13], latencies=[5])
-    processor.close()
-    chunks = spark.read.format("framegate").option("path", str(tmp_path)).load()
-    rows = pyspark_framegate.explode_frames(chunks, "connection_id").selectExpr(f"{pyspark_framegate.connection_text()} as connection", "size")
-    assert sorted(tuple(row) for row in rows.collect()) == [("3-1-17", 3), ("3-1-17", 5), ("3-1-17", 9)]
-    answers = pyspark_framegate.frames(chunks).where("api_key is not null")
-    assert [tuple(row) for row in answers.selectExpr(pyspark_framegate.api_name(), "api_version").collect()] == [("Fetch", 13)]
 
 
 def test_an_installed_wheel_has_the_module_at_its_top() -> None:

@@ -12,7 +12,6 @@ from framegate.proxy.pipeline.pyspark_framegate import register
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.settings import OptionError
 from framegate.proxy.pipeline.source import FramegateDataSource, StreamReader
-from framegate.proxy.pipeline.transforms import explode_frames
 from framegate.proxy.tap.consumer import read_consumers
 from tests.fakes.cases import each_of
 from tests.fakes.runs import pieces_of
@@ -178,7 +177,7 @@ class TestWithSpark:
     def test_a_frame_cut_through_over_many_batches_comes_once_and_whole(self, spark: "SparkSession", tmp_path: Path) -> None:
         processor = FakeProcessor(tmp_path, segment_size=2 << 20)
         body = random.Random(1).randbytes(5 << 20)
-        query = stream(spark, tmp_path, "cut")
+        query = stream(spark, tmp_path, "cut", rows="frames")
         try:
             for index, run in enumerate(pieces_of(body, [256 << 10] * 19)):
                 processor.part(run, len(body), at_ns=START_NS + index * 1_000_000)
@@ -188,9 +187,8 @@ class TestWithSpark:
                     query.processAllAvailable()
             processor.close()
             query.processAllAvailable()
-            explode_frames(spark.table("cut"), "connection_id", "transfer_us").createOrReplaceTempView("cut_frames")
             columns = "connection_id, sequence, size, crc32(payload), transfer_us, count(*)"
-            rows = spark.sql(f"select {columns} from cut_frames group by all order by connection_id, sequence").collect()
+            rows = spark.sql(f"select {columns} from cut group by all order by connection_id, sequence").collect()
             assert tuple(rows[0]) == (1, 0, len(body), zlib.crc32(body), 19_000, 1)
             assert [(row[0], row[1], row[5]) for row in rows[1:]] == [(2, number, 1) for number in range(20)]
             assert len([progress for progress in query.recentProgress if progress["numInputRows"]]) >= 3

@@ -20,7 +20,7 @@ from framegate.proxy.pipeline.loss import DataLossError
 from framegate.proxy.pipeline.position import FleetPosition
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.settings import SourceOptions
-from framegate.proxy.pipeline.source import SlicePartition, _read
+from framegate.proxy.pipeline.source import SlicePartition, read_chunks
 from framegate.proxy.tap.fleet import minutes, verify_node
 from framegate.proxy.tap.ledger import LEDGER_NAME
 from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file
@@ -90,7 +90,7 @@ class Fleet:
         at, found = start or planner.first(), list[pa.RecordBatch]()
         while (end := FleetPosition.decode(planner.advance(at).encode())) != at:
             for parts in planner.partitions(at, end):
-                found += list(_read(SlicePartition(parts), CHUNK_SCHEMA, options))
+                found += read_chunks(SlicePartition(parts), chunk_rows.in_place(CHUNK_SCHEMA), options)
             at = end
         return _reading(at, found)
 
