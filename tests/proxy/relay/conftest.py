@@ -12,6 +12,7 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network.run import Run
+from framegate.proxy.network.tls_connection import IS_NATIVE
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.tap.rules import TapRules
@@ -19,11 +20,14 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.accounts import Accounts
 from tests.fakes.crowd import Couple, Crowd
 from tests.fakes.handled import Asked, HandledWorld, Process
+from tests.fakes.lanes import SecureWorld
 from tests.fakes.network import run_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, World, frame, reset
 from tests.proxy.conftest import builder
+
+over_tls = pytest.mark.skipif(not IS_NATIVE, reason="the data path is not compiled, or Python's OpenSSL is not a library of its own")
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -164,4 +168,22 @@ def silent() -> Iterator[tuple[str, int]]:
 def make_handled() -> Iterator[Callable[..., HandledWorld]]:
     """Makes worlds whose frames are handled, with the arguments of ``HandledWorld``."""
     with builder(HandledWorld) as build:
+        yield build
+
+
+@pytest.fixture(params=["plain", pytest.param("tls", marks=over_tls)])
+def make_either(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Iterator[Callable[..., World]]:
+    with builder(World if request.param == "plain" else functools.partial(SecureWorld, tls_world)) as build:
+        yield build
+
+
+@pytest.fixture
+def make_plain() -> Iterator[Callable[..., World]]:
+    with builder(World) as build:
+        yield build
+
+
+@pytest.fixture(params=[pytest.param("tls", marks=over_tls)])
+def make_secure(tls_world: TlsWorld) -> Iterator[Callable[..., SecureWorld]]:
+    with builder(functools.partial(SecureWorld, tls_world)) as build:
         yield build
