@@ -5,6 +5,7 @@ import random
 import select
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from framegate.proxy.network.lanes import HAS_FAST_PATH
 from framegate.proxy.relay.pair import Leg, Pair
 from tests.fakes.cases import each_of
 from tests.fakes.lanes import opened, served
+from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame, reset
-from tests.proxy.relay.conftest import finish, passes, send_all
+from tests.proxy.relay.conftest import finish, passes, send_all, tapping
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
 
@@ -154,6 +156,25 @@ def test_it_is_a_stall_even_if_answers_are_handled_in_the_polls_in_which_the_tim
         assert client.recv(100) == frame(b"answer")
     assert pair.cause is Cause.RECEIVE_STALLED
     finish(world, client, upstream)
+
+
+def test_rules_that_begin_or_cease_to_tap_take_each_frame_whole(make_either, tmp_path: Path):
+    """A frame belongs to the rules that are in force when it is whole."""
+    options = tapping(tmp_path)
+    rules, options["rules"] = options["rules"], None
+    world = make_either("framed", **options)
+    client, upstream, pair = begun(world, frame(b"first")[:6])
+    world.relay.retap(rules)
+    assert not served(world, pair.client)
+    client.sendall(frame(b"first")[6:] + frame(b"second")[:6])
+    assert world.read(upstream, 9) == frame(b"first")
+    world.poll()
+    world.relay.retap(None)
+    client.sendall(frame(b"second")[6:])
+    assert world.read(upstream, 10) == frame(b"second")
+    finish(world, client, upstream)
+    assert options["writer"].flush_and_close(5000)
+    assert [(item.number, bytes(item.body)) for item in read_frames(str(tmp_path))] == [(3, b"first")]
 
 
 def test_all_lanes_together_hold_a_mebibyte_of_begun_frames_and_python_the_rest(make_plain):
