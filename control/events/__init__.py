@@ -5,7 +5,7 @@ continues after the last number that it saw.
 """
 
 from framegate.control.events.bus import Bus
-from framegate.control.events.event import Event, Gap, Line, Row, Subscriber
+from framegate.control.events.event import Event, EventLines, Gap, Row, Subscriber
 from framegate.control.events.subscription import Subscription
 
-__all__ = ["Bus", "Event", "Gap", "Line", "Row", "Subscriber", "Subscription"]
+__all__ = ["Bus", "Event", "EventLines", "Gap", "Row", "Subscriber", "Subscription"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from framegate.control.errors import FailedPreconditionError
-from framegate.control.events.event import Event, Line, Row, Subscriber
+from framegate.control.events.event import Event, EventLines, Read, Row, Subscriber
 from framegate.control.events.subscription import MAX_BYTES, MAX_EVENTS, Backlog, Subscription
 
 _ROW_BYTES: Final = 1_024  # the assumed size of a row that is not JSON text yet
@@ -66,17 +66,17 @@ class Bus:
             self._on_failure(failure)
         return event.sequence
 
-    def publish_lines(self, name: str, lines: Sequence[Line], *, level: str = "info") -> None:
-        """Publish events of one name together, in their order; a row is decoded only when a subscriber reads it."""
-        if not lines:
+    def publish_lines(self, name: str, texts: Sequence[str], read: Read, *, subjects: Sequence[int] = (), level: str = "info") -> None:
+        """Publish events of one name together, in their order; a row is decoded only when a subscriber reads it. See ``EventLines``. The caller must
+        not change ``texts`` and ``subjects`` afterwards. Without ``subjects`` they are not known.
+        """
+        if not texts:
             return
-        texts = [text for _, text, _ in lines]
+        sizes = list(map(len, texts))
         with self._lock:
-            now_ns = time.time_ns()
-            first = self.newest + 1
-            self.newest += len(lines)
-            events = [Event(sequence, now_ns, name, level, read, False, subject) for sequence, (subject, _, read) in enumerate(lines, first)]
-            self._history.extend(events, [len(text) for text in texts])
+            events = EventLines(self.newest + 1, time.time_ns(), name, level, texts, subjects or [0] * len(texts), read)
+            self.newest += len(texts)
+            self._history.extend(events, sizes)
             failures = self._deliver(lambda subscriber: subscriber.offer_lines(events, texts))
         for failure in failures:
             self._on_failure(failure)

@@ -2,20 +2,20 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, overload
 
 Row = dict[str, Any]
 
 
-Line = tuple[int, str, Callable[[], Row]]
-"""An event whose row is decoded only on demand: the subject (see ``Event``), the fields as the text of a JSON object with at least one field, and a
-function that returns the row with the event's name under ``event``. The function may raise; after it succeeded it is not called again. A plain
-tuple, because there are thousands a second.
+Read = Callable[[int, str], Row]
+"""Returns the row, with the event's name under ``event``, of the subject (see ``Event``) and the text. It may raise; after it succeeded it is not
+called again for the same event.
 """
 
 
 class Event:
-    """Something that happened. ``row``: the row, or a function that returns it, as in ``Line``."""
+    """Something that happened. ``row``: the row, or a function that returns it; it may raise, and is not called again after it succeeded."""
 
     __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
 
@@ -36,6 +36,47 @@ class Event:
         if not isinstance(self._row, dict):
             self._row = self._row()
         return self._row
+
+
+class EventLines(Sequence[Event]):
+    """Events of one name that were published together. An event is made when it is asked for, because there are thousands a second, and most are only
+    written as text.
+
+    Args:
+        first: the number of the first.
+        texts: the fields of each as the text of a JSON object.
+        subjects: see ``Event``.
+        read: returns the row of one.
+    """
+
+    __slots__ = ("_made", "_read", "_subjects", "_texts", "first", "level", "name", "time_ns")
+
+    def __init__(self, first: int, time_ns: int, name: str, level: str, texts: Sequence[str], subjects: Sequence[int], read: Read) -> None:
+        self.first = first
+        self.time_ns = time_ns
+        self.name = name
+        self.level = level
+        self._texts = texts
+        self._subjects = subjects
+        self._read = read
+        self._made: dict[int, Event] = {}  # so that a row is decoded once for all subscribers
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        found = self._made.get(index)
+        if found is None:
+            subject = self._subjects[index]
+            read = partial(self._read, subject, self._texts[index])
+            found = self._made[index] = Event(self.first + index, self.time_ns, self.name, self.level, read, False, subject)
+        return found
 
 
 class Gap(NamedTuple):

@@ -29,16 +29,20 @@ class Backlog:
         assert max_events > 0, "a queue that holds no event cannot return one"
         self._max_events = max_events
         self._max_bytes = max_bytes
-        self._events: deque[tuple[Event, int]] = deque()
-        self._bytes = 0
-        self._first_dropped = self._last_dropped = self._dropped = 0
+        self._parts: deque[tuple[Sequence[Event], Sequence[int]]] = deque()  # events that were put in together, and their sizes
+        self._begin = 0  # the place of the oldest event in the first part
+        self._count = self._bytes = 0
+        self._first_dropped = self._dropped = 0
+        self._last_dropped: int | tuple[Sequence[Event], int] = 0  # or its part and place there: an event is made only if it is asked for
 
     def __len__(self) -> int:
-        return len(self._events)
+        return self._count
 
     def __iter__(self) -> Iterator[tuple[Event, int]]:
         """The events, oldest first, each with its size."""
-        return iter(self._events)
+        for number, (events, sizes) in enumerate(self._parts):
+            for place in range(0 if number else self._begin, len(events)):
+                yield events[place], sizes[place]
 
     def miss(self, first: int, last: int) -> None:
         """Report the events with these numbers as dropped; before the first event is put in. None if ``last < first``."""
@@ -46,31 +50,45 @@ class Backlog:
             self._first_dropped, self._last_dropped, self._dropped = first, last, last - first + 1
 
     def extend(self, events: Sequence[Event], sizes: Sequence[int]) -> None:
-        """Put events at the end; ``sizes`` are the lengths of their rows as JSON, in bytes."""
-        self._events.extend(zip(events, sizes, strict=True))
+        """Put events at the end, at least one; ``sizes`` are the lengths of their rows as JSON, in bytes. Neither may be changed afterwards."""
+        self._parts.append((events, sizes))
+        self._count += len(events)
         self._bytes += sum(sizes)
-        while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
-            self._last_dropped = self._popleft().sequence
+        while (excess := self._count - self._max_events) > 0 or (self._bytes > self._max_bytes and self._count > 1):
+            oldest, _ = self._parts[0]
+            end = min(self._begin + max(excess, 1), len(oldest))
             if not self._dropped:
-                self._first_dropped = self._last_dropped
-            self._dropped += 1
+                self._first_dropped = oldest[self._begin].sequence
+            self._dropped += end - self._begin
+            self._last_dropped = oldest, end - 1
+            self._take(end)
 
     def pop(self) -> Event | Gap | None:
         """Take the first: the gap, the oldest event, or None if the queue is empty."""
         if self._dropped:
-            gap = Gap(self._first_dropped, self._last_dropped, self._dropped)
-            self._dropped = 0
+            last = self._last_dropped
+            gap = Gap(self._first_dropped, last if isinstance(last, int) else last[0][last[1]].sequence, self._dropped)
+            self._last_dropped = self._dropped = 0
             return gap
-        return self._popleft() if self._events else None
+        if not self._count:
+            return None
+        event = self._parts[0][0][self._begin]
+        self._take(self._begin + 1)
+        return event
 
     def clear(self) -> None:
-        self._events.clear()
-        self._bytes = self._dropped = 0
+        self._parts.clear()
+        self._begin = self._count = self._bytes = self._dropped = 0
 
-    def _popleft(self) -> Event:
-        event, size = self._events.popleft()
-        self._bytes -= size
-        return event
+    def _take(self, end: int) -> None:
+        """Remove the events of the first part before the place ``end``."""
+        events, sizes = self._parts[0]
+        self._count -= end - self._begin
+        self._bytes -= sum(sizes[self._begin : end])
+        self._begin = end
+        if end == len(events):
+            self._parts.popleft()
+            self._begin = 0
 
 
 class Subscription(Subscriber):

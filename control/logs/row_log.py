@@ -177,7 +177,7 @@ class RowLog(Subscriber):
         if isinstance(row.content, dict):
             self.written.publish({"event": row.event, **row.content}, level=row.level, size=size)
         else:
-            self.written.publish_lines(row.event, [(0, text, functools.partial(fields_of, text)) for text in row.content], level=row.level)
+            self.written.publish_lines(row.event, row.content, lambda _, text: fields_of(text), level=row.level)
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""

@@ -1,7 +1,6 @@
 """The bus: events of all threads are numbered in one order, gaps are reported, and waiting events are delivered before the end."""
 
 import asyncio
-import functools
 import threading
 
 import pytest
@@ -107,7 +106,7 @@ def test_the_others_get_an_event_at_which_a_subscriber_raises(together: bool) ->
     bus, failures = bus_of(first, raising, last)
     subscription = bus.subscribe()
     if together:
-        bus.publish_lines("closed", [(number, "{}", dict) for number in (1, 2, 3)])
+        bus.publish_lines("closed", ["{}"] * 3, lambda number, text: {})
     else:
         fill(bus, 3)
         assert [sequence for sequence, _, _ in raising.offered] == [1, 3]
@@ -205,13 +204,14 @@ def test_events_that_happened_together_have_numbers_in_their_order_and_are_read_
     everything, closed, others = bus.subscribe(), bus.subscribe(("closed",)), bus.subscribe(("audit",))
     read: list[int] = []
 
-    def reader(number: int) -> Row:
+    def reader(number: int, text: str) -> Row:
         read.append(number)
+        assert text == f'{{"id": {number}}}'
         return {"event": "closed", "id": number}
 
     bus.publish({"event": "audit"})
-    bus.publish_lines("closed", [(number, f'{{"id": {number}}}', functools.partial(reader, number)) for number in (7, 8, 9)])
-    bus.publish_lines("closed", [])
+    bus.publish_lines("closed", [f'{{"id": {number}}}' for number in (7, 8, 9)], reader, subjects=[7, 8, 9])
+    bus.publish_lines("closed", [], reader)
     bus.publish({"event": "audit"})
     assert (numbers(everything), numbers(others), bus.newest) == ([1, 2, 3, 4, 5], [1, 5], 5)
     assert log.offered[1:4] == [(2, '{"id": 7}', 9), (3, '{"id": 8}', 9), (4, '{"id": 9}', 9)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framegate.control.events import Event, Row
+from framegate.control.events import Event, EventLines, Row
 from tests.control.events.test_bus import Listed
 
 
@@ -23,6 +23,24 @@ def test_a_row_that_is_to_be_read_is_read_once_and_a_failure_is_tried_again() ->
             assert event.row
     assert event.row is event.row is read[0]
     assert (len(read), event.subject) == (1, 7)
+
+
+def test_events_that_were_published_together_are_made_when_they_are_asked_for_and_once() -> None:
+    read: list[tuple[int, str]] = []
+
+    def reader(subject: int, text: str) -> Row:
+        read.append((subject, text))
+        return {"event": "closed", "id": subject}
+
+    events = EventLines(5, 8, "closed", "warning", ["{}", '{"a": 1}', "{ }"], [70, 71, 72], reader)
+    assert [(item.sequence, item.time_ns, item.name, item.level, item.subject) for item in events[1:]] == [
+        (6, 8, "closed", "warning", 71), (7, 8, "closed", "warning", 72)
+    ]  # fmt: skip
+    assert (len(events), read) == (3, [])
+    assert events[1].row is events[1].row == {"event": "closed", "id": 71}
+    assert read == [(71, '{"a": 1}')]
+    with pytest.raises(IndexError):
+        events[3]
 
 
 def test_events_that_happened_together_are_offered_in_their_order_each_with_its_line() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framegate.control.events import Bus, Event, Gap, Subscription
+from framegate.control.events import Bus, Event, EventLines, Gap, Subscription
 from framegate.control.events.subscription import Backlog
 from tests.fakes.cases import each_of
 
@@ -58,6 +58,31 @@ def test_a_slow_subscriber_gets_a_gap_for_what_it_missed_and_the_others_miss_not
     at.publish("closed")
     assert numbers(slow.take()) == [11], "it has caught up"
     assert at.failures == []
+
+
+@each_of(
+    ("groups", "most", "most_bytes", "left"),
+    [
+        ((3, 3), 4, 100, [Gap(1, 2, 2), 3, 4, 5, 6]),
+        ((2, 2, 5), 4, 100, [Gap(1, 5, 5), 6, 7, 8, 9]),
+        ((1, 3, 1), 4, 100, [Gap(1, 1, 1), 2, 3, 4, 5]),
+        ((3, 2), 9, 4, [Gap(1, 3, 3), 4, 5]),
+        ((2, 1), 9, 1, [Gap(1, 2, 2), 3]),
+    ],
+)
+def test_of_events_that_were_published_together_the_oldest_are_dropped_first(
+    groups: tuple[int, ...], most: int, most_bytes: int, left: list[int | Gap]
+) -> None:
+    backlog = Backlog(most, most_bytes)
+    first = 1
+    for count in groups:
+        backlog.extend(EventLines(first, 0, "closed", "info", ["{}"] * count, [0] * count, lambda number, text: {}), [2] * count)
+        first += count
+    assert len(backlog) == len(left) - 1
+    assert [event.sequence for event, size in backlog if size == 2] == left[1:]
+    assert numbers([item for _ in range(len(left) + 1) if (item := backlog.pop()) is not None]) == left
+    backlog.extend([Event(first, 0, "audit", "info", {})], [9 * most_bytes])
+    assert (numbers([backlog.pop() or pytest.fail("it is alone")]), len(backlog)) == ([first], 0)
 
 
 @in_a_loop

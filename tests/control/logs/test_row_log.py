@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from framegate.control.errors import InvalidArgumentError
-from framegate.control.events import Bus, Event
+from framegate.control.events import Bus, Event, Row
 from framegate.control.logs import Levels, LibraryRows, RowLog, check_silenced
 from framegate.control.logs import row_log as module
 from framegate.proxy.config.log import LEVELS, LogLevel
@@ -394,13 +394,17 @@ def test_sampled_rows_stand_for_those_left_out_and_bad_ones_are_always_written(p
     total = 400
     good = [f'{{"id":"0-1-{number}","cause":"peer_closed"}}' for number in range(total)]
     random.seed(28)
+
+    def unread(number: int, text: str) -> Row:
+        raise AssertionError("the log writes the text")
+
     for share, least, most in ((0.0, 0, 0), (0.25, 60, 140), (1.0, total, total)):
         log = RowLog(writer, levels=Levels("info", share))
         failures: list[Exception] = []
         bus = Bus((log,), on_failure=failures.append)
-        bus.publish_lines("closed", [(number, text, dict) for number, text in enumerate(good)])
-        bus.publish_lines("closed", [(0, text, dict) for text in good[:3]], level="warning")
-        bus.publish_lines("closed", [(0, f'{good[0][:-1]},"lost":{{"bytes":7}}}}', dict)])
+        bus.publish_lines("closed", good, unread)
+        bus.publish_lines("closed", good[:3], unread, level="warning")
+        bus.publish_lines("closed", [f'{good[0][:-1]},"lost":{{"bytes":7}}}}'], unread)
         log.close()
         rows = lines(reader)
         bad = [row for row in rows if row["level"] == "warning" or "lost" in row]

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.trace import SpanKind, use_span
 
-from framegate.control.events import Bus, Line, Row
+from framegate.control.events import Bus, Row
 from framegate.control.logs import RowCopy, RowLog
 from framegate.control.logs.forms import as_json
 from framegate.control.telemetry import event_spans
@@ -47,11 +47,9 @@ class Bench:
 
     def lines(self, name: str, *rows: Row, level: str = "info") -> None:
         """Connections, as ``framegate.control.fleet.connections`` publishes them."""
-        lines: list[Line] = []
-        for row in rows:
-            shown = {**row, "id": format_connection_id(row["id"])}
-            lines.append((row["id"], as_json(shown), lambda row=row: {"event": name, **row}))  # type: ignore[misc]
-        self.bus.publish_lines(name, lines, level=level)
+        texts = [as_json({**row, "id": format_connection_id(row["id"])}) for row in rows]
+        read = dict(zip(texts, rows, strict=True))
+        self.bus.publish_lines(name, texts, lambda _, text: {"event": name, **read[text]}, subjects=[row["id"] for row in rows], level=level)
 
     def spans(self) -> list[Span]:
         self.events.stop(5)
@@ -202,10 +200,10 @@ def test_rows_of_a_connection_have_the_ids_of_its_span() -> None:
         number = CHANNEL["id"]
         for name, row in (("opened", opened()), ("access", opened()), ("closed", closed())):
             text = as_json({**row, "id": format_connection_id(number), "lost": {"bytes": 1}})
-            bus.publish_lines(name, [(number, text, lambda name=name, row=row: {"event": name, **row})])  # type: ignore[misc]
+            bus.publish_lines(name, [text], lambda number, text, name=name, row=row: {"event": name, **row}, subjects=[number])  # type: ignore[misc]
         bus.publish({"event": "handler_raised", "connection": format_connection_id(number)}, level="error")
         bus.publish({"event": "handler_raised", "connection": "none"}, level="error")
-        bus.publish_lines("access", [(number + 1, "{}", dict)])
+        bus.publish_lines("access", ["{}"], lambda number, text: {}, subjects=[number + 1])
         events.stop()
         ids = events.connections.fields(number)
         span = named(made.spans(), "framegate.connection")
@@ -338,11 +336,11 @@ def test_a_failed_handshake_is_called_what_its_metric_calls_it(failure: ssl.SSLE
 
 
 def test_a_row_that_cannot_be_read_has_no_span_and_its_error_is_reported() -> None:
-    def broken() -> Row:
+    def broken(number: int, text: str) -> Row:
         raise ValueError("no row")
 
     with bench() as at:
-        at.bus.publish_lines("opened", [(1, "{}", broken)])
+        at.bus.publish_lines("opened", ["{}"], broken, subjects=[1])
         at.lines("opened", opened())
         assert len(at.spans()) == 2
     assert [str(error) for error in at.failures] == ["no row"]
@@ -361,12 +359,12 @@ def test_spans_of_connections_are_bounded_in_a_second_and_the_rest_is_counted() 
 def test_what_the_sampler_does_not_take_is_neither_read_nor_counted() -> None:
     read: list[int] = []
 
-    def reading() -> Row:
+    def reading(number: int, text: str) -> Row:
         read.append(1)
         return opened()
 
     with bench(sampler="always_off") as at:
-        at.bus.publish_lines("opened", [(1, "{}", reading)] * 10)
+        at.bus.publish_lines("opened", ["{}"] * 10, reading, subjects=[1] * 10)
         assert at.spans() == []
     assert (read, at.tracing.account.skipped) == ([], 0)
 
@@ -375,13 +373,13 @@ def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.Monk
     monkeypatch.setattr(event_spans, "_QUEUE", 4)
     began, goes_on = threading.Event(), threading.Event()
 
-    def stands() -> Row:
+    def stands(number: int, text: str) -> Row:
         began.set()
         assert goes_on.wait(10)
         return opened()
 
     with bench() as at:
-        at.bus.publish_lines("opened", [(1, "{}", stands)])
+        at.bus.publish_lines("opened", ["{}"], stands, subjects=[1])
         assert began.wait(10)  # it is taken, and what comes now waits
         at.lines("opened", *[opened()] * 6)
         assert (at.tracing.account.skipped, at.tracing.account.dropped["traces"]) == (2, 0)
