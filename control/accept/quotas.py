@@ -101,8 +101,8 @@ class ConnectionQuotas:
 
     def limited(self, listener: str) -> bool:
         """Whether any limit can make connections of a listener wait."""
-        held = [self._of(listener)] if listener == self.protected else [self._of(listener), self.limits.node]
-        return any(item.connections or item.connection_rate for item in held)
+        mine, node = self._of(listener), self.limits.node
+        return bool(mine.connections or mine.connection_rate or (listener != self.protected and (node.connections or node.connection_rate)))
 
     def wait(self, listener: str, now_ns: int) -> Wait | None:
         """Whether the next connection of a listener has to wait."""

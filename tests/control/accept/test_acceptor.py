@@ -106,6 +106,25 @@ def test_connections_go_round_the_processors_with_their_facts(rig: Rig) -> None:
     assert [item.token for item in rig.acceptor.handed] == [1, 2, 1, 2]
 
 
+@pytest.mark.parametrize(("refused", "policy"), [(False, os.SCHED_BATCH), (True, os.SCHED_OTHER)])
+def test_the_thread_interrupts_no_processor_if_that_is_allowed(monkeypatch: pytest.MonkeyPatch, refused: bool, policy: int) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    if refused:
+        monkeypatch.setattr(module.os, "sched_setscheduler", refuse)
+    rig = Rig(listening())
+    try:
+        rig.acceptor.start()
+        rig.connect()
+        rig.take(0)
+        thread = next(item for item in threading.enumerate() if item.name == "framegate-acceptor")
+        assert os.sched_getscheduler(thread.native_id or 0) == policy
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    finally:
+        rig.close()
+
+
 def test_a_dead_or_full_processor_is_passed_over(rig: Rig) -> None:
     rig.pairs[0][1].close()
     for _ in range(3):
