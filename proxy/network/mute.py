@@ -156,9 +156,10 @@ class MuteSet:
 
     def end(self, now_ns: i64) -> None:
         """Remove all causes, because the channel is closed. The state does not change."""
-        for _, bit in CAUSES:
-            if self.causes & bit:
-                self._count_end(bit, now_ns)
+        if self.causes != 0:
+            for _, bit in CAUSES:
+                if self.causes & bit:
+                    self._count_end(bit, now_ns)
 
     def since_ns(self, cause: i64) -> i64:
         """When a cause was set; 0 if it is not set."""

@@ -18,7 +18,7 @@ from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import in_flight, losses, request_spans, state
 from framegate.proxy.relay.counters import ERROR_INDEX
-from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.pair import PEER_CLOSED, Leg, Pair
 from framegate.proxy.relay.state import PairEvent, PairState
 
 EARLY_NS: Final = 10_000_000_000  # an endpoint that ends a connection without any request later than this has only found it idle
@@ -74,7 +74,7 @@ def end_of_stream(pair: Pair, leg: Leg) -> None:
 
 
 def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
-    pair.first_end = Cause.UPSTREAM_CLOSED if not leg.is_client and _owes(pair, channel) else Cause.PEER_CLOSED
+    pair.first_end = Cause.UPSTREAM_CLOSED if not leg.is_client and _owes(pair, channel) else PEER_CLOSED
     pair.first_side = channel.options.side
     if leg.is_client:
         pair.passed.ended_ns = pair.owner.selector.now_ns
@@ -138,7 +138,7 @@ def _end_cause(pair: Pair, cause: Cause) -> Cause:
     """``no_data`` when neither side ever sent a byte and the client was the first to end, else the cause as it is."""
     client, upstream = pair.client.channel, pair.upstream.channel
     silent = client is not None and client.bytes_received == 0 and (upstream is None or upstream.bytes_received == 0)
-    return Cause.NO_DATA if silent and cause is Cause.PEER_CLOSED and pair.first_side != "upstream" else cause
+    return Cause.NO_DATA if silent and cause is PEER_CLOSED and pair.first_side != "upstream" else cause
 
 
 def _pending(pair: Pair) -> bool:

@@ -65,6 +65,8 @@ DRAIN: Final = mute.DRAIN
 TAP: Final = mute.TAP
 REPORTED: Final = LISTENER_BLOCK.at("framegate.frame.reported")
 HANDSHAKING: Final = PairState.HANDSHAKING
+DRAINED: Final = Cause.DRAINED  # an attribute of an enumeration costs a Python call
+PEER_CLOSED: Final = Cause.PEER_CLOSED
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -353,7 +355,7 @@ class Pair:
         self.held_ns: i64 = 0  # since when, on the selector's clock, answers are or were held during a drain; 0: they were not
         self.drain_until_ns: i64 = 0  # and at this time at the latest; 0: there is no drain
         # drain_cause, drain_detail: with which it ends then; the detail only if this pair drains alone
-        self.drain_cause: Cause = Cause.DRAINED
+        self.drain_cause: Cause = DRAINED
         self.drain_detail: str = ""
         self.owner: Final = owner  # the owner
         self.attempt: Attempt | None = None  # the present one to the upstream; ``tried`` has the failed ones (``opening``)
@@ -368,7 +370,7 @@ class Pair:
         self.renewal: Renewal | None = None  # of a login that expires; None: there is none
         self.full: bool = False  # the client is muted for its open requests (``forwarding``)
         # first_end, first_side: cause and side of the half-close (``ending``)
-        self.first_end: Cause = Cause.PEER_CLOSED
+        self.first_end: Cause = PEER_CLOSED
         self.first_side: str = "downstream"
         self.timer: CallbackTimer | None = None  # of the end of a half-closed or closing pair (``ending``)
 

@@ -41,6 +41,8 @@ from framegate.proxy.server.protocol import event_notice
 from framegate.proxy.server.rows import EventRow, HandoverFailedRow, RefusedFrameRow, RequestSpanRow, SeenBrokerRow
 from framegate.proxy.server.settings import Settings
 
+FRAME_TOO_LARGE: Final = Cause.FRAME_TOO_LARGE  # an attribute of an enumeration costs a Python call
+NEGATIVE_SIZE: Final = Cause.NEGATIVE_SIZE
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
@@ -182,7 +184,7 @@ class ControlLink(DemandWatcher):
         self._relay.note_end(row_of(line), pair.route, pair.id, principal, peer, pair.opened_ns, pair.closed_ns)
         if self._up:
             self._collect(self._closed, line)
-            if pair.cause is Cause.FRAME_TOO_LARGE or pair.cause is Cause.NEGATIVE_SIZE:
+            if pair.cause is FRAME_TOO_LARGE or pair.cause is NEGATIVE_SIZE:
                 self._report_refused(pair)
         self.commands.pair_changed()
 

@@ -276,8 +276,9 @@ def receive_handovers(sock: socket.socket) -> list[tuple[Handover, int]]:
         for descriptor in descriptors:
             os.close(descriptor)
         raise LinkError(f"a hand-over that cannot be read: {error}") from error
-    lost = len(handovers) - len(descriptors)  # the last ones
-    return list(zip(handovers, [*descriptors, *[-1] * lost], strict=True))
+    for _ in range(len(handovers) - len(descriptors)):  # lost are the last ones
+        descriptors.append(-1)
+    return [(handover, descriptors[place]) for place, handover in enumerate(handovers)]
 
 
 def _read_handover(line: str) -> Handover:

@@ -43,6 +43,7 @@ from framegate.proxy.server.rows import (
 NS_PER_MS: Final = 1_000_000
 _SPREAD: Final = 2_654_435_761  # Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio
 _text: Final = encode_basestring  # a string as JSON, as ``json`` writes it with ``ensure_ascii=False``
+_PEER: Final[i64] = mute.position(mute.PEER)
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
 
@@ -282,7 +283,8 @@ def _end_text(cause: Cause, detail: str, side: str, state: PairState, opened_ns:
     if state is not PairState.HALF_CLOSED:
         words += f',"state":"{_STATE_WORDS[state]}"'
     lasted_ns = closed_ns - opened_ns
-    return f'"cause":"{_CAUSE_WORDS[cause]}"{words},"side":"{side}","duration_ms":{lasted_ns // NS_PER_MS}.{lasted_ns % NS_PER_MS:06}'
+    fraction = str(NS_PER_MS + lasted_ns % NS_PER_MS)[1:]  # six digits; a format costs more than the rest of this text
+    return f'"cause":"{_CAUSE_WORDS[cause]}"{words},"side":"{side}","duration_ms":{lasted_ns // NS_PER_MS}.{fraction}'
 
 
 def _lost_text(requests: i64, responses: i64) -> str:
@@ -308,6 +310,10 @@ def _mutes_text(pair: Pair) -> str:
     if client is None or client.mutes.count == 0:
         return text
     connect_ns = pair.connect_ended_ns - pair.connect_began_ns
+    if client.mutes.count == 1:
+        count, lasted_ns = client.mutes.of(_PEER)
+        if count == 1 and lasted_ns == connect_ns:
+            return text
     index: i64 = 0
     while index < mute.CAUSE_COUNT:
         count, lasted_ns = client.mutes.of(index)
