@@ -44,11 +44,16 @@ def test_arming_again_moves_and_cancelling_removes() -> None:
     heap.arm(gone, 15)
     heap.cancel(gone)
     heap.cancel(gone)
-    assert (heap.next_ns(), len(heap)) == (20, 1)
+    assert (heap.next_ns(), len(heap)) == (10, 1), "a void deadline may wake the selector once, to no effect"
+    heap.fire_due(10)
+    assert (heap.next_ns(), log) == (20, []), "all that are void before the next one are thrown out"
     heap.fire_due(19)
     assert log == []
     heap.fire_due(20)
     assert log == [moved]
+    heap.arm(gone, 30)
+    heap.cancel(gone)
+    assert heap.next_ns() == NEVER
 
 
 def test_a_timer_moved_back_and_forth_fires_once() -> None:
