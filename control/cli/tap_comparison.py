@@ -67,8 +67,9 @@ def _error_codes(captured: Answer, body: bytes, call: int) -> tuple[int, int]:
     """The first error codes of two answers; ``NOT_KNOWN``: it cannot be read, or is not in the log."""
     contents = Contents()
     middle, end = len(captured.body), len(captured.body) + len(body)
-    contents.add(captured.body + body, struct.pack("<10i", 0, middle, captured.size, call, 1, middle, end, len(body), call, 1))
-    return contents.error_code[0], contents.error_code[1]
+    contents.add(captured.body + body, struct.pack("<10i", 0, middle, middle, end, captured.size, len(body), call, call, 1, 1))
+    captured_code, code = contents.column("error_code")
+    return captured_code, code
 
 
 @dataclasses.dataclass(slots=True)

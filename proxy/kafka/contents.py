@@ -7,10 +7,10 @@ Source: record batches with magic 2 (``DefaultRecordBatch``); older ones have no
 """
 
 import base64
-from typing import Final
+from typing import Final, final
 
-from librt.strings import read_i16_be, read_i32_be, read_i32_le, read_i64_be
-from librt.vecs import append, vec
+from librt.strings import read_i16_be, read_i32_be, read_i32_le, read_i64_be, read_i64_le
+from librt.vecs import vec
 from mypy_extensions import i64
 
 from framegate.proxy.errors import KafkaFormatError
@@ -81,6 +81,34 @@ _NEWEST: Final[i64] = 35
 _COUNT: Final[i64] = 57
 _BATCH_HEADER: Final[i64] = 61
 _PLACE_BYTES: Final[i64] = 20
+_RECENT: Final[i64] = 64  # how many texts are found again without a hash
+
+_COLUMNS: Final = (
+    "client_id acks group_id member_id generation error_code fault counts",
+    "topic topic_id partition records record_bytes codec newest_ms base_offset high_watermark partition_error",
+)
+# of messages
+_CLIENT_COLUMN: Final[i64] = 0  # of requests
+_ACKS_COLUMN: Final[i64] = 1  # of Produce requests
+_GROUP_COLUMN: Final[i64] = 2  # of requests
+_MEMBER_COLUMN: Final[i64] = 3
+_GENERATION_COLUMN: Final[i64] = 4
+_ERROR_COLUMN: Final[i64] = 5  # of answers: the first one that is not 0, at the top or in an element; 0: all are
+_FAULT_COLUMN: Final[i64] = 6  # why a message was not read to its end
+_COUNT_COLUMN: Final[i64] = 7  # how many of the rows of partitions belong to each message
+# of partitions. topic, topic_id: one of the two; in rows of a Metadata answer, which have no partition, both, when a topic's id is met first
+_TOPIC_COLUMN: Final[i64] = 0
+_TOPIC_ID_COLUMN: Final[i64] = 1
+_PARTITION_COLUMN: Final[i64] = 2  # null: of a message that was not read to its end, whatever it has behind the rows before
+# of Produce requests and Fetch answers: records of the batches, without control records of transactions; bytes of the batches; the codec of the last
+# batch (``CODECS``); the greatest time of a record, ms of the epoch
+_RECORDS_COLUMN: Final[i64] = 3
+_BYTES_COLUMN: Final[i64] = 4
+_CODEC_COLUMN: Final[i64] = 5
+_NEWEST_COLUMN: Final[i64] = 6
+_OFFSET_COLUMN: Final[i64] = 7  # of an answer: where the first record is in the partition
+_HIGH_WATERMARK_COLUMN: Final[i64] = 8  # of an answer
+_PARTITION_ERROR_COLUMN: Final[i64] = 9  # of an answer
 
 
 class _Layout:
@@ -140,71 +168,88 @@ def _length(data: bytes, pos: i64, end: i64, width: i64) -> tuple[i64, i64]:
     return (i64(read_i16_be(data, pos)) if width == 2 else i64(read_i32_be(data, pos))), pos + width
 
 
+@final
+class _Rows:
+    """Columns behind each other in one array: a row costs the values that are set, all others are ``NOT_KNOWN``."""
+
+    def __init__(self, columns: str) -> None:
+        self.names: Final = columns.split()
+        self.values: vec[i64] = vec[i64]()
+        self.capacity: i64 = 0  # of each column
+        self.count: i64 = 0
+
+    def reserve(self, more: i64) -> None:
+        """Make place for rows."""
+        before, old = self.values, self.capacity
+        if self.count + more <= old:
+            return
+        self.capacity = max(self.count + more, 2 * old)
+        values = self.values = vec[i64]([NOT_KNOWN] * (self.capacity * i64(len(self.names))))
+        for column in range(i64(len(self.names))):
+            for row in range(self.count):
+                values[column * self.capacity + row] = before[column * old + row]
+
+    def add(self) -> i64:
+        """A row of which nothing is known yet; returns its number."""
+        if self.count == self.capacity:
+            self.reserve(1)
+        self.count += 1
+        return self.count - 1
+
+    def set(self, column: i64, row: i64, value: i64) -> None:
+        self.values[column * self.capacity + row] = value
+
+
 class Contents:
-    """The columns. ``NOT_KNOWN`` stands for null; strings are indices of ``texts``, and -1 for null."""
+    """``NOT_KNOWN`` stands for null; strings are indices of ``texts``."""
 
     def __init__(self) -> None:
         self.texts: Final[list[str]] = []  # each one once
-        # client_id, acks, group_id, member_id, generation: of requests; the last two of answers, too. Acks are of Produce.
-        self.client_id: vec[i64] = vec[i64]()
-        self.acks: vec[i64] = vec[i64]()
-        self.group_id: vec[i64] = vec[i64]()
-        self.member_id: vec[i64] = vec[i64]()
-        self.generation: vec[i64] = vec[i64]()
-        self.error_code: vec[i64] = vec[i64]()  # of answers: the first one that is not 0, at the top or in an element; 0: all are
-        self.fault: vec[i64] = vec[i64]()  # why a message was not read to its end
-        self.counts: vec[i64] = vec[i64]()  # how many of the rows below belong to each message
-        # topic, topic_id: one of the two; in rows of a Metadata answer, which have no partition, both, when a topic's id is met first
-        self.topic: vec[i64] = vec[i64]()
-        self.topic_id: vec[i64] = vec[i64]()
-        # the number; NOT_KNOWN: of a message that was not read to its end, whatever it has behind the rows before
-        self.partition: vec[i64] = vec[i64]()
-        # records, codec, newest_ms: records of the batches, the codec of the last batch (``CODECS``), the greatest time of a record, ms of the epoch;
-        # of Produce requests and Fetch answers. Control records of transactions do not count.
-        self.records: vec[i64] = vec[i64]()
-        self.record_bytes: vec[i64] = vec[i64]()  # of the batches
-        self.codec: vec[i64] = vec[i64]()
-        self.newest_ms: vec[i64] = vec[i64]()
-        self.base_offset: vec[i64] = vec[i64]()  # of an answer: where the first record is in the partition
-        # high_watermark, partition_error: of an answer
-        self.high_watermark: vec[i64] = vec[i64]()
-        self.partition_error: vec[i64] = vec[i64]()
+        self._messages: Final = _Rows(_COLUMNS[0])
+        self._partitions: Final = _Rows(_COLUMNS[1])
         self._walker: Final = Walker()
         self._indices: Final[dict[bytes, int]] = {}  # of ``texts``
+        self._recent: Final[list[bytes]] = [b""] * _RECENT
+        self._recent_indices: vec[i64] = vec[i64]([-1] * _RECENT)
         self._known_ids: Final[set[i64]] = set()
         # of the last message
         self._layout: _Layout | None = None
         self._kind: i64 = -1
+        self._message: i64 = -1  # its row
         self._row: i64 = -1  # of the present partition
-        self._topic: i64 = -1
-        self._topic_id: i64 = -1
-        self._acks: i64 = NOT_KNOWN
-        self._group: i64 = -1
-        self._member: i64 = -1
-        self._generation: i64 = NOT_KNOWN
+        self._topic: i64 = NOT_KNOWN
+        self._topic_id: i64 = NOT_KNOWN
+        self._member: i64 = NOT_KNOWN
         self._error: i64 = NOT_KNOWN
         self._base_offset: i64 = NOT_KNOWN
         self._newest: i64 = NOT_KNOWN
         self._codec: i64 = NOT_KNOWN
 
+    def column(self, name: str) -> memoryview:
+        """A column, of messages or of partitions, by its name in ``_COLUMNS``."""
+        rows = self._messages if name in self._messages.names else self._partitions
+        begin = rows.names.index(name) * rows.capacity
+        return memoryview(rows.values)[begin : begin + rows.count]
+
     def add(self, data: bytes, places: bytes) -> None:
-        """Read messages. ``places``: of each, five little-endian int32: where its body begins and ends in ``data``, as far as it is stored; its size;
-        the API key << 16 | version of the request, or of the request that is answered; and 1 for an answer, 0 for a request.
+        """Read messages. ``places``: five columns of little-endian int32, one behind the other: where each body begins and ends in ``data``, as far
+        as it is stored; its size; the API key << 16 | version of the request, or of the one that is answered; and 1 for an answer, 0 for a request.
         """
-        end = i64(len(places))
-        at: i64 = 0
-        while at < end:
-            self._message(
+        count = i64(len(places)) // _PLACE_BYTES
+        self._messages.reserve(count)
+        self._partitions.reserve(count)
+        column = 4 * count
+        for at in range(0, column, 4):
+            self._add(
                 data,
                 i64(read_i32_le(places, at)),
-                i64(read_i32_le(places, at + 4)),
-                i64(read_i32_le(places, at + 8)),
-                i64(read_i32_le(places, at + 12)),
-                read_i32_le(places, at + 16) == 1,
+                i64(read_i32_le(places, at + column)),
+                i64(read_i32_le(places, at + 2 * column)),
+                i64(read_i32_le(places, at + 3 * column)),
+                read_i32_le(places, at + 4 * column) == 1,
             )
-            at += _PLACE_BYTES
 
-    def _message(self, data: bytes, start: i64, end: i64, size: i64, call: i64, answer: bool) -> None:
+    def _add(self, data: bytes, start: i64, end: i64, size: i64, call: i64, answer: bool) -> None:
         kind = call << 1 | i64(answer)
         layout = self._layout
         if layout is None or kind != self._kind:
@@ -213,40 +258,33 @@ class Contents:
                 layout = _LAYOUTS[int(kind)] = _Layout(int(call), answer)
             self._layout, self._kind = layout, kind
         fault = layout.fault
-        first = i64(len(self.partition))
-        self._topic = self._topic_id = self._group = self._member = -1
-        self._acks = self._generation = self._error = NOT_KNOWN
+        messages = self._messages
+        first = self._partitions.count
+        self._message = messages.add()
+        self._topic = self._topic_id = self._member = self._error = NOT_KNOWN
         if layout.program is not None:
             try:
                 fault = self._walk(layout, layout.program, data, start, end, size, answer)
             except KafkaFormatError as error:
                 fault = str(error)
-            if answer and fault is None and self._error == NOT_KNOWN:
-                self._error = 0
+            if self._error != NOT_KNOWN or (answer and fault is None):
+                messages.set(_ERROR_COLUMN, self._message, 0 if self._error == NOT_KNOWN else self._error)
         if fault is not None and layout.has_rows:
-            self._topic = self._topic_id = -1
+            self._topic = self._topic_id = NOT_KNOWN
             self._open(NOT_KNOWN)
-        self.client_id = append(self.client_id, -1 if answer else self._text(data, start + _CLIENT_ID, end, False))
-        self.acks = append(self.acks, self._acks)
-        self.group_id = append(self.group_id, self._group)
-        self.member_id = append(self.member_id, self._member)
-        self.generation = append(self.generation, self._generation)
-        self.error_code = append(self.error_code, self._error)
-        self.fault = append(self.fault, -1 if fault is None else self._index(fault.encode(), fault))
-        self.counts = append(self.counts, i64(len(self.partition)) - first)
+        if not answer:
+            messages.set(_CLIENT_COLUMN, self._message, self._text(data, start + _CLIENT_ID, end, False))
+        if fault is not None:
+            messages.set(_FAULT_COLUMN, self._message, self._index(fault.encode(), fault))
+        messages.set(_COUNT_COLUMN, self._message, self._partitions.count - first)
 
     def _open(self, partition: i64) -> None:
         """A row of a partition, of which nothing else is known yet."""
-        self.topic = append(self.topic, self._topic)
-        self.topic_id = append(self.topic_id, self._topic_id)
-        self.partition = append(self.partition, partition)
-        self.records = append(self.records, NOT_KNOWN)
-        self.record_bytes = append(self.record_bytes, NOT_KNOWN)
-        self.codec = append(self.codec, NOT_KNOWN)
-        self.newest_ms = append(self.newest_ms, NOT_KNOWN)
-        self.base_offset = append(self.base_offset, NOT_KNOWN)
-        self.high_watermark = append(self.high_watermark, NOT_KNOWN)
-        self.partition_error = append(self.partition_error, NOT_KNOWN)
+        rows = self._partitions
+        row = rows.add()
+        rows.set(_TOPIC_COLUMN, row, self._topic)
+        rows.set(_TOPIC_ID_COLUMN, row, self._topic_id)
+        rows.set(_PARTITION_COLUMN, row, partition)
 
     def _walk(self, layout: _Layout, program: Program, data: bytes, start: i64, end: i64, size: i64, answer: bool) -> str | None:
         """Read what the marks tell; returns why there may be more. Raises KafkaFormatError."""
@@ -277,8 +315,7 @@ class Contents:
     def _take_topic(self, mark: i64, data: bytes, pos: i64, end: i64, layout: _Layout) -> None:
         self._row = -1
         if mark == _TOPIC:
-            self._topic = self._text(data, pos, end, layout.compact)
-            self._topic_id = -1
+            self._topic, self._topic_id = self._text(data, pos, end, layout.compact), NOT_KNOWN
         elif pos + _UUID <= end:
             self._take_id(data[pos : pos + _UUID], layout.key)
 
@@ -286,7 +323,7 @@ class Contents:
         row = self._row
         if mark == _PARTITION:
             if pos + 4 <= end:
-                self._row = i64(len(self.partition))
+                self._row = self._partitions.count
                 self._open(i64(read_i32_be(data, pos)))
         elif mark == _ERROR:
             self._take_error(data, pos, end)
@@ -294,12 +331,8 @@ class Contents:
             self._take_records(row, data, pos, end, compact, answer)
         elif row >= 0 and pos + 8 <= end:
             number = i64(read_i64_be(data, pos))
-            if number < 0:
-                return
-            if mark == _OFFSET:
-                self.base_offset[row] = number
-            else:
-                self.high_watermark[row] = number
+            if number >= 0:
+                self._partitions.set(_OFFSET_COLUMN if mark == _OFFSET else _HIGH_WATERMARK_COLUMN, row, number)
 
     def _take_error(self, data: bytes, pos: i64, end: i64) -> None:
         if pos + 2 <= end:
@@ -307,41 +340,54 @@ class Contents:
             if self._error == NOT_KNOWN and code != 0:
                 self._error = code
             if self._row >= 0:
-                self.partition_error[self._row] = code
+                self._partitions.set(_PARTITION_ERROR_COLUMN, self._row, code)
 
     def _take_of_message(self, mark: i64, data: bytes, pos: i64, end: i64, compact: bool) -> None:
         if mark == _GROUP:
-            self._group = self._text(data, pos, end, compact)
+            self._messages.set(_GROUP_COLUMN, self._message, self._text(data, pos, end, compact))
         elif mark == _MEMBER:
             if self._member < 0 or not self.texts[self._member]:
                 self._member = self._text(data, pos, end, compact)
+                self._messages.set(_MEMBER_COLUMN, self._message, self._member)
         elif mark == _ACKS:
             if pos + 2 <= end:
-                self._acks = i64(read_i16_be(data, pos))
+                self._messages.set(_ACKS_COLUMN, self._message, i64(read_i16_be(data, pos)))
         elif pos + 4 <= end:
-            self._generation = i64(read_i32_be(data, pos))
+            self._messages.set(_GENERATION_COLUMN, self._message, i64(read_i32_be(data, pos)))
 
     def _take_id(self, value: bytes, key: i64) -> None:
         """Take a topic's id: instead of its name, or beside it in a Metadata answer."""
-        index: i64 = -1
+        index: i64 = NOT_KNOWN
         if value != _NO_UUID:
             text = base64.urlsafe_b64encode(value)[:22]
             index = self._index(text, text.decode())
         if key != METADATA:
-            self._topic, self._topic_id = -1, index
+            self._topic, self._topic_id = NOT_KNOWN, index
         elif index >= 0 and self._topic >= 0 and index not in self._known_ids:
             self._known_ids.add(index)
             self._topic_id = index
             self._open(NOT_KNOWN)
 
     def _text(self, data: bytes, pos: i64, end: i64, compact: bool) -> i64:
-        """The string at a position; -1: null, or not stored whole. Bytes that are no UTF-8 are replaced."""
+        """The string at a position; null also if it is not stored whole. Bytes that are no UTF-8 are replaced."""
         size, begin = _length(data, pos, end, 0 if compact else 2)
         if size < 0 or begin + size > end:
-            return -1
+            return NOT_KNOWN
+        slot = (size + i64(data[begin + size - 1])) % _RECENT  # the byte before an empty string is of its length
+        recent = self._recent[slot]
+        if size == i64(len(recent)) and self._recent_indices[slot] >= 0:
+            at: i64 = 0
+            while at + 8 <= size and read_i64_le(recent, at) == read_i64_le(data, begin + at):
+                at += 8
+            while at < size and recent[at] == data[begin + at]:
+                at += 1
+            if at == size:
+                return self._recent_indices[slot]
         value = data[begin : begin + size]
-        index = self._indices.get(value)
-        return self._index(value, value.decode(errors="replace")) if index is None else index
+        found = self._indices.get(value)
+        index = self._index(value, value.decode(errors="replace")) if found is None else i64(found)
+        self._recent[slot], self._recent_indices[slot] = value, index
+        return index
 
     def _index(self, key: bytes, text: str) -> i64:
         """The index of a text; ``key`` identifies it."""
@@ -357,12 +403,14 @@ class Contents:
         if size < -1:
             return
         size = max(size, 0)
-        self.record_bytes[row] = size
         self._base_offset = self._newest = self._codec = NOT_KNOWN
-        self.records[row] = self._count(data, begin, begin + size, end)
-        self.codec[row], self.newest_ms[row] = self._codec, self._newest
+        rows = self._partitions
+        rows.set(_BYTES_COLUMN, row, size)
+        rows.set(_RECORDS_COLUMN, row, self._count(data, begin, begin + size, end))
+        rows.set(_CODEC_COLUMN, row, self._codec)
+        rows.set(_NEWEST_COLUMN, row, self._newest)
         if answer:
-            self.base_offset[row] = self._base_offset
+            rows.set(_OFFSET_COLUMN, row, self._base_offset)
 
     def _count(self, data: bytes, pos: i64, stop: i64, end: i64) -> i64:
         """The records of the batches up to ``stop``, of which what lies before ``end`` is stored. A Fetch answer may end within a batch."""

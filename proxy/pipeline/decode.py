@@ -196,29 +196,33 @@ class Group:
         return self._lists(kind, self._flagged(record.FLAG_SIZES), "sizes_index", _sizes)
 
     def answers(self, kind: pa.DataType, part: int) -> pa.Array:
-        """``part`` 0: keys; 1: latencies; 2: request sizes; 3: correlation ids. The last two are in blocks with BLOCK_REQUESTS only."""
-        has = [part < 2 or bool(block.header.flags & record.BLOCK_REQUESTS) for block in self.blocks]
-
-        def values(block: Block) -> "NDArray[np.int32]":
-            count = block.header.answers_count if part < 2 or block.header.flags & record.BLOCK_REQUESTS else 0
-            return block.ints(block.header.answers_at + 4 * part * count, count)
-
-        lengths = np.where(np.repeat(has, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
-        return self._lists(kind, lengths, "answers_index", values)
-
-    def keys(self, kind: pa.DataType, part: int) -> pa.Array:
-        """``answers`` of part 0 or 3; for requests under protocol kafka the same of themselves by their own headers; -1 where they are not stored."""
-        if self.own_keys is None:
-            return self.answers(kind, part)
-        asked, offsets, key, correlation = self.own_keys
-        own = _list_array(kind, len(self), asked, offsets, correlation if part else key)
-        return pc.coalesce(self.answers(kind, part), own)
+        """A part of ``facts`` as lists."""
+        has, values = self.facts[part]
+        return _list_array(kind, len(self), has, _offsets(np.where(has, self.rows["frame_count"], 0)), values)
 
     @functools.cached_property
-    def own_keys(self) -> "tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None":
-        """The chunks of requests under protocol kafka, where the frames of each one begin, and of each frame key << 16 | version and correlation id;
-        None: there are no such chunks.
+    def facts(self) -> "list[tuple[NDArray[np.bool_], NDArray[np.int32]]]":
+        """The keys of requests or of those that are answered, latencies, request sizes, and correlation ids: of each the chunks that have it, and the
+        values of their frames. The last two are in blocks with BLOCK_REQUESTS only. Requests under protocol kafka have the first and the last by
+        their own headers; -1 where they are not stored.
         """
+        frames = self.rows["frame_count"]
+        asked, key, correlation = self._own_keys()
+        found = []
+        for part, own in enumerate((key, None, None, correlation)):
+            stored = [part < 2 or bool(block.header.flags & record.BLOCK_REQUESTS) for block in self.blocks]
+            lengths = np.where(np.repeat(stored, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
+            has, values = lengths >= 0, self._dense(lengths, "answers_index", functools.partial(_answers, part=part))
+            if own is not None and len(own):
+                has |= asked
+                of_asked = np.repeat(asked[has], frames[has])
+                told, values = values, np.empty(len(of_asked), dtype="i4")
+                values[of_asked], values[~of_asked] = own, told
+            found.append((has, values))
+        return found
+
+    def _own_keys(self) -> "tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]":
+        """The chunks of requests under protocol kafka; and of each of their frames key << 16 | version, and the correlation id."""
         asked = (
             (self.rows["kind"] == record.KIND_FRAMES)
             & (self.rows["direction"] == record.DIRECTION_REQUEST)
@@ -228,10 +232,9 @@ class Group:
             & (self.flags & (record.FLAG_ANSWERS | record.FLAG_REPLACED) == 0)
         )
         if not bool(asked.any()):
-            return None
-        frames = self.rows["frame_count"]
+            return asked, np.empty(0, dtype="i4"), np.empty(0, dtype="i4")
         begins, ends, _ = self.bodies
-        of_asked = np.repeat(asked, frames)
+        of_asked = np.repeat(asked, self.rows["frame_count"])
         begins, ends = begins[of_asked], ends[of_asked]
         key, correlation = (np.full(len(begins), -1, dtype="i4") for _ in range(2))
         stored = np.flatnonzero(ends - begins >= _REQUEST_HEADER.itemsize)
@@ -242,7 +245,7 @@ class Group:
             known = headers["key"] >= 0
             key[stored[known]] = headers["key"][known].astype("i4") << 16 | headers["version"][known].astype("i4") & 0xFFFF
             correlation[stored[known]] = headers["correlation"][known]
-        return asked, _offsets(np.where(asked, frames, 0)), key, correlation
+        return asked, key, correlation
 
     def _frames(self) -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
         """Where each frame begins and ends in ``memory``."""
@@ -271,14 +274,18 @@ class Group:
         self, kind: pa.DataType, lengths: "NDArray[np.int32]", index: str, values: Callable[[Block], "NDArray[np.int32]"], *, nullable: bool = True
     ) -> pa.Array:
         """A list for each chunk over the int32 of a section; a length below 0 is null."""
+        valid = lengths >= 0 if nullable and bool((lengths < 0).any()) else None
+        return _list_array(kind, len(self), valid, _offsets(np.maximum(lengths, 0)), self._dense(lengths, index, values))
+
+    def _dense(self, lengths: "NDArray[np.int32]", index: str, values: Callable[[Block], "NDArray[np.int32]"]) -> "NDArray[np.int32]":
+        """The int32 of a section, of which each chunk has ``lengths`` in turn."""
         sections = [values(block) for block in self.blocks]
         offsets = _offsets(np.maximum(lengths, 0))
         begins = _offsets(np.array([len(section) for section in sections]))
         _expect_dense(self.rows[index], offsets, np.repeat(begins[:-1], self.counts), lengths > 0, index)
         if offsets[-1] != begins[-1]:
             raise record.FormatError(f"{index}: the chunks name {offsets[-1]} entries of {begins[-1]}")
-        valid = lengths >= 0 if nullable and bool((lengths < 0).any()) else None
-        return _list_array(kind, len(self), valid, offsets, sections[0] if len(sections) == 1 else np.concatenate(sections))
+        return sections[0] if len(sections) == 1 else np.concatenate(sections)
 
 
 class _Cut(NamedTuple):
@@ -307,6 +314,11 @@ def _starts(block: Block) -> "NDArray[np.int32]":
 
 def _sizes(block: Block) -> "NDArray[np.int32]":
     return block.ints(block.header.sizes_at, block.header.sizes_count)
+
+
+def _answers(block: Block, part: int) -> "NDArray[np.int32]":
+    count = block.header.answers_count if part < 2 or block.header.flags & record.BLOCK_REQUESTS else 0
+    return block.ints(block.header.answers_at + 4 * part * count, count)
 
 
 def _list_array(
@@ -363,10 +375,10 @@ _MAKERS: Final[dict[str, Callable[[Group, pa.DataType], pa.Array]]] = {
     "data": lambda group, kind: group.data(kind),
     "starts": lambda group, kind: group.starts(kind),
     "sizes": lambda group, kind: group.sizes(kind),
-    "request_key": lambda group, kind: group.keys(kind, 0),
+    "request_key": lambda group, kind: group.answers(kind, 0),
     "latency_us": lambda group, kind: group.answers(kind, 1),
     "request_size": lambda group, kind: group.answers(kind, 2),
-    "correlation_id": lambda group, kind: group.keys(kind, 3),
+    "correlation_id": lambda group, kind: group.answers(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
     "node": lambda group, kind: pa.repeat(pa.scalar(group.node, pa.string()), len(group)),
     "decoded": lambda group, kind: group.decoded(),

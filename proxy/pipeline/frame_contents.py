@@ -18,8 +18,6 @@ from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 from framegate.proxy.tap import record
 
 if TYPE_CHECKING:
-    from librt.vecs import vec
-    from mypy_extensions import i64
     from numpy.typing import NDArray
 
     from framegate.proxy.pipeline.decode import Group
@@ -48,7 +46,6 @@ CONTENTS_SCHEMA: Final = pa.schema(
         ("partitions", pa.list_(PARTITION)),
     ]
 )
-_INTS: Final = pa.list_(pa.int32())
 
 
 def stream_key(node: str, stream: str) -> str:
@@ -92,23 +89,23 @@ def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
 
 def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
     """A row for each frame of the chunks ``frames`` whose API is known."""
-    keys = group.keys(_INTS, 0)
-    chunks = frames & keys.is_valid().to_numpy(zero_copy_only=False)
+    chunks = frames & group.facts[0][0]
     counts = group.rows["frame_count"]
     per_chunk = np.where(chunks, counts, 0)
 
-    def values(lists: pa.ListArray) -> "NDArray[np.int32]":
-        """The values of each frame of the chunks; -1 where there is no list."""
-        valid = chunks & lists.is_valid().to_numpy(zero_copy_only=False)
+    def values(has: "NDArray[np.bool_]", known: "NDArray[np.int32]") -> "NDArray[np.int32]":
+        """The values of each frame of the chunks, of those that the chunks ``has`` have; -1 where there are none."""
         found = np.full(int(per_chunk.sum()), -1, dtype="i4")
-        found[np.repeat(valid[chunks], counts[chunks])] = lists.filter(pa.array(valid)).flatten().to_numpy()
+        found[np.repeat(has[chunks], counts[chunks])] = known[np.repeat(chunks[has], counts[has])]
         return found
 
-    calls = values(keys)
-    taken = calls >= 0
-    chunk = np.repeat(np.arange(len(group)), per_chunk)[taken]
+    calls = values(*group.facts[0])
+    taken: Any = calls >= 0
+    if taken.all():
+        taken = slice(None)  # copies nothing
+    chunk = np.repeat(np.arange(len(group), dtype="i4"), per_chunk)[taken]
     before = np.cumsum(per_chunk) - per_chunk
-    index = (np.arange(len(calls)) - np.repeat(before, per_chunk))[taken]
+    index = (np.arange(len(calls), dtype="i4") - np.repeat(before.astype("i4"), per_chunk))[taken]
     begins, ends, sizes = (bounds[np.repeat(chunks, counts)][taken] for bounds in group.bodies)
     replaced = (group.flags[chunk] & record.FLAG_REPLACED != 0) | (group.rows["capture"][chunk] != record.CAPTURE_FULL)
     answers = group.rows["direction"][chunk] == record.DIRECTION_RESPONSE
@@ -116,8 +113,8 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
     stored = np.where(replaced, begins, ends)  # nothing of them is as it passed
     memory, _ = group.memory
     first, last = (int(begins[0]), int(ends[-1])) if len(begins) else (0, 0)
-    places = np.stack([begins - first, stored - first, sizes, calls[taken], answers], axis=1)
-    contents.add(memory[first:last].to_pybytes(), places.astype("<i4").tobytes())
+    places = np.concatenate([begins - first, stored - first, sizes, calls[taken], answers], dtype="<i4", casting="unsafe")
+    contents.add(memory[first:last].to_pybytes(), places.tobytes())
     texts = pa.array(contents.texts, pa.string())
     at = pa.array(chunk)
     columns: dict[str, Any] = {
@@ -133,50 +130,48 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
         "framing": group.word("framing", record.FRAMINGS).take(at),
         "direction": group.word("direction", record.DIRECTIONS).take(at),
         "transfer_us": group.transfer().take(at),
-        "frame_index": pa.array(index.astype("i4")),
+        "frame_index": pa.array(index),
         "sequence": pa.array(group.rows["first_frame"][chunk] + index, mask=group.rows["first_frame"][chunk] < 0),
-        "size": pa.array(sizes.astype("i4")),
+        "size": pa.array(sizes),
         "api_key": pa.array(calls[taken] >> 16),
         "api_version": pa.array(calls[taken] & 0xFFFF),
     }
-    known = {"latency_us": group.answers(_INTS, 1), "request_size": group.answers(_INTS, 2), "correlation_id": group.keys(_INTS, 3)}
-    for name, lists in known.items():
-        found = values(lists)[taken]
+    for name, facts in zip(("latency_us", "request_size", "correlation_id"), group.facts[1:], strict=True):
+        found = values(*facts)[taken]
         columns[name] = pa.array(found, mask=found == -1)
     for name in ("client_id", "group_id", "member_id", "fault"):
-        columns[name] = _texts(getattr(contents, name), texts)
+        columns[name] = _texts(_values(contents, name), texts)
     for name in ("acks", "generation", "error_code"):
-        columns[name] = _numbers(getattr(contents, name), pa.int32())
+        columns[name] = _numbers(_values(contents, name), pa.int32())
     offsets = np.zeros(len(chunk) + 1, dtype="i4")
-    np.cumsum(_values(contents.counts), out=offsets[1:])
+    np.cumsum(_values(contents, "counts"), out=offsets[1:])
     columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets), _partitions(contents, texts))
     return pa.RecordBatch.from_arrays([columns[name] for name in CONTENTS_SCHEMA.names], schema=CONTENTS_SCHEMA)
 
 
 def _partitions(contents: Contents, texts: pa.Array) -> pa.StructArray:
-    newest = _values(contents.newest_ms)
+    newest = _values(contents, "newest_ms")
     codecs = pa.array([*CODECS, *(f"codec-{code}" for code in range(len(CODECS), 8))])
     columns = {
-        "topic": _texts(contents.topic, texts),
-        "topic_id": _texts(contents.topic_id, texts),
-        "codec": codecs.take(_numbers(contents.codec, pa.int32())),
+        "topic": _texts(_values(contents, "topic"), texts),
+        "topic_id": _texts(_values(contents, "topic_id"), texts),
+        "codec": codecs.take(_numbers(_values(contents, "codec"), pa.int32())),
         "newest_record_time": pa.array(newest * 1000, MICROSECONDS, mask=newest < 0),
-        "error_code": _numbers(contents.partition_error, pa.int32()),
+        "error_code": _numbers(_values(contents, "partition_error"), pa.int32()),
     }
     numbers = {field.name: field.type for field in PARTITION if field.name not in columns}
-    columns |= {name: _numbers(getattr(contents, name), kind) for name, kind in numbers.items()}
+    columns |= {name: _numbers(_values(contents, name), kind) for name, kind in numbers.items()}
     return pa.StructArray.from_arrays([columns[field.name] for field in PARTITION], fields=list(PARTITION))
 
 
-def _values(column: "vec[i64]") -> "NDArray[np.int64]":
-    return np.frombuffer(memoryview(column), dtype="i8")
+def _values(contents: Contents, name: str) -> "NDArray[np.int64]":
+    return np.frombuffer(contents.column(name), dtype="i8")
 
 
-def _texts(column: "vec[i64]", texts: pa.Array) -> pa.Array:
-    indices = _values(column)
-    return texts.take(pa.array(indices, mask=indices < 0))
+def _texts(indices: "NDArray[np.int64]", texts: pa.Array) -> pa.Array:
+    return texts.take(_numbers(indices, pa.int32()))
 
 
-def _numbers(column: "vec[i64]", kind: pa.DataType) -> pa.Array:
-    numbers = _values(column)
-    return pa.array(numbers, mask=numbers == NOT_KNOWN).cast(kind)
+def _numbers(numbers: "NDArray[np.int64]", kind: pa.DataType) -> pa.Array:
+    unknown = numbers == NOT_KNOWN
+    return pa.nulls(len(numbers), kind) if unknown.all() else pa.array(numbers.astype(kind.to_pandas_dtype(), copy=False), mask=unknown)

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import itertools
 import random
 import struct
 import uuid
@@ -29,8 +30,8 @@ NUMBERS = (
 
 def columns(contents: Contents) -> SimpleNamespace:
     """The columns as lists, with the strings that they name."""
-    lists = {name: [*getattr(contents, name)] for name in NUMBERS}
-    lists |= {name: [None if index < 0 else contents.texts[index] for index in getattr(contents, name)] for name in STRINGS}
+    lists = {name: [*contents.column(name)] for name in NUMBERS}
+    lists |= {name: [None if index < 0 else contents.texts[index] for index in contents.column(name)] for name in STRINGS}
     return SimpleNamespace(**lists)
 
 
@@ -195,6 +196,17 @@ def test_batches_are_counted_by_their_headers(records: bytes, count: int) -> Non
     (topic,) = entity.topic_data
     changed = dataclasses.replace(topic, partition_data=(dataclasses.replace(topic.partition_data[0], records=records),))
     assert read(request_body(dataclasses.replace(entity, topic_data=(changed,))), PRODUCE, 9).records == [count]
+
+
+def test_texts_that_differ_in_one_byte_are_told_apart() -> None:
+    names = [*(f"{'x' * at}y{'x' * (17 - at)}" for at in range(18)), "x", ""] * 2
+    bodies = [struct.pack(">hhih", 12, 0, 7, len(name)) + name.encode() for name in names]
+    ends = [*itertools.accumulate(map(len, bodies))]
+    begins, sizes, many = [0, *ends[:-1]], [*map(len, bodies)], len(names)
+    contents = Contents()
+    contents.add(b"".join(bodies), struct.pack(f"<{5 * many}i", *begins, *ends, *sizes, *[12 << 16] * many, *[0] * many))
+    assert columns(contents).client_id == names
+    assert len(contents.texts) == len({*contents.texts})
 
 
 def test_versions_that_are_not_understood_have_a_fault() -> None:
