@@ -30,13 +30,14 @@ Options; any other is refused, by batches and streams alike:
   (``batch_task``).
 """
 
+import ctypes
 import dataclasses
 import functools
 import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
@@ -53,6 +54,8 @@ from framegate.proxy.tap.store import is_url, package_fault
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3)
+_TRIM_THRESHOLD: Final = -1
 _PUSHING: str = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -133,7 +136,7 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.from_latest:
             raise OptionError("startingOffsets: a batch from latest on has nothing; earliest, or a time like 2026-05-01T08:00:00Z")
-        _freeze()
+        _prepare()
         start = self._first()
         end = self._planner.advance(start)
         if isinstance(end, FleetPosition) and not end.nodes:
@@ -211,11 +214,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 @functools.cache
-def _freeze() -> None:
-    """Leave out of garbage collections what this process has now: Spark's Python processes collect behind each task, and their modules alone take
-    that some 25 ms.
+def _prepare() -> None:
+    """Prepare this process for tasks. What it has now is left out of garbage collections: Spark's Python processes collect behind each task, and
+    their modules alone take that some 25 ms. Memory that a batch has freed is kept for the next one; glibc gives it back, and to get it again page by
+    page took as long as to decode the frames.
     """
     gc.freeze()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 64 << 20)
+        mallopt(_TRIM_THRESHOLD, 256 << 20)
 
 
 def _read(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator["pa.RecordBatch"]:
@@ -247,7 +255,7 @@ def read_chunks(partition: InputPartition, columns: "pa.Schema", options: Source
     from framegate.proxy.tap.log_reader import Joiner
 
     assert isinstance(partition, SlicePartition), "Spark passes the partitions that it was given"
-    _freeze()
+    _prepare()
     wanted = options.wanted
     joiner = Joiner()
     for part in partition.parts:

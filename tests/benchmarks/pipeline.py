@@ -30,13 +30,14 @@ import duckdb  # noqa: E402
 import pyarrow as pa  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 
+from framegate.proxy.pipeline.chunk_rows import in_place  # noqa: E402
 from framegate.proxy.pipeline.columns import TABLE_SCHEMAS, TIME_COLUMNS, arrow_schema  # noqa: E402
 from framegate.proxy.pipeline.delta import DeltaTables, open_table  # noqa: E402
 from framegate.proxy.pipeline.frame_contents import read_contents  # noqa: E402
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, JOB_SCHEMA  # noqa: E402
 from framegate.proxy.pipeline.session import local_session  # noqa: E402
-from framegate.proxy.pipeline.settings import PipelineSettings  # noqa: E402
-from framegate.proxy.pipeline.source import FramegateDataSource  # noqa: E402
+from framegate.proxy.pipeline.settings import PipelineSettings, SourceOptions  # noqa: E402
+from framegate.proxy.pipeline.source import FramegateDataSource, read_chunks  # noqa: E402
 from framegate.proxy.pipeline.tables import TableWriter  # noqa: E402
 from tests.fakes import record_batches  # noqa: E402
 from tests.fakes.tap_log import FakeProcessor  # noqa: E402
@@ -79,6 +80,11 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def drain(batches: Iterator[Any]) -> None:
+    for _ in batches:
+        pass
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -267,13 +273,14 @@ def decoding(folder: Path, rounds: int, pairs: int) -> None:
             processor.flush()
     processor.close()
 
-    def read(schema: Any) -> list[Any]:
-        reader: Any = FramegateDataSource({"path": str(folder)}).reader(schema)
-        return [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    def read(schema: Any) -> Iterator[Any]:
+        options = {"path": str(folder)}
+        for partition in FramegateDataSource(options).reader(CHUNK_SCHEMA).partitions():
+            yield from read_chunks(partition, in_place(schema), SourceOptions.parse(options))
 
     rows, _ = read_contents(value for batch in read(JOB_SCHEMA) for value in batch["decoded"].drop_null().to_pylist())
     assert rows.num_rows == rows["fault"].null_count == pairs // many * many * 2
-    took = in_turn({"without": lambda: read(CHUNK_SCHEMA), "with": lambda: read(JOB_SCHEMA)}, rounds)
+    took = in_turn({"without": lambda: drain(read(CHUNK_SCHEMA)), "with": lambda: drain(read(JOB_SCHEMA))}, rounds)
     count = pairs // many * many
     more = took["with"] - took["without"]
     speed = f"{count / more:,.0f} requests/s; with reading {count / took['with']:,.0f}"
