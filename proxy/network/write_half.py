@@ -166,6 +166,17 @@ class WriteHalf:
         self._begin_waiting()
         self._channel.sync_interest()
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether ``send_behind`` may be called: a send is pending, and the stream is open for writing."""
+        return self._writable and self.pending.active
+
+    def send_behind(self, run: Run) -> None:
+        """Send a run behind the pending one: of the rest of a read whose beginning the fast path has written in part. Takes over its lease."""
+        lease = run.lease
+        run.lease = 0
+        self.pending.add(run.pieces(), run.frames, lease, run)
+
     def accepts_pipe(self) -> bool:
         """Whether ``send_pipe`` may be called."""
         return self._transport.is_plain and not self.holding and self.can_send
@@ -229,11 +240,11 @@ class WriteHalf:
 
     def _keep(self, run: Run) -> bool:
         """Hold a run; False: no more may be held."""
-        lease = run.lease
-        run.lease = 0
         if self.pending.active:
-            self.pending.add(run.pieces(), run.frames, lease, run)
+            self.send_behind(run)
         else:
+            lease = run.lease
+            run.lease = 0
             self.pending.begin(run.pieces(), 0, run.frames, lease, run)
             self._begin_waiting()
         return self.pending.remaining < HELD_MOST
