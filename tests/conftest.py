@@ -61,16 +61,25 @@ def expected_build() -> str:
     return build
 
 
+@pytest.fixture(scope="session")
+def left_open() -> list[int]:
+    """How many descriptors were open behind the last collection."""
+    return [0]
+
+
 @pytest.fixture(autouse=True, scope="module")
-def few_descriptors() -> Iterator[None]:
-    """What tests have left to the collector is closed before select(), which takes 1,024 descriptors, fails."""
+def few_descriptors(left_open: list[int]) -> Iterator[None]:
+    """What tests have left to the collector is closed before select(), which takes 1,024 descriptors, fails. A collection of all that is loaded takes
+    0.4 s, so there is one only when many have been opened since the last one.
+    """
     yield
-    if len(os.listdir("/proc/self/fd")) > 200:
+    if len(os.listdir("/proc/self/fd")) > left_open[0] + 200:
         gc.unfreeze()  # the loops of processors and of control freeze what there is when they begin
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # no test that runs now left it open
             gc.collect()
         gc.freeze()
+        left_open[0] = len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture
@@ -150,6 +159,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """No collection looks at the tests themselves, and at what they have loaded."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_first(path: Path) -> bool:

@@ -57,6 +57,7 @@ class SecureWorld(World):
         client = self.shake(plain, self.contexts[0])
         self.until(lambda: select.select([self.server], [], [], 0)[0])
         accepted, _ = self.server.accept()
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setblocking(False)
         upstream = self.contexts[1].wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
         self.sockets.append(upstream)

@@ -216,5 +216,4 @@ class LoopBench:
         for sock in (*self._ours, *self.clients, self.command, self.handover, self.signals, self.upstream):
             sock.close()
         os.close(self._cells_fd)
-        gc.unfreeze()  # as a loop leaves it for its whole process
-        gc.set_threshold(*self._collecting)
+        gc.set_threshold(*self._collecting)  # what a loop has frozen for its whole process stays so: conftest.py

@@ -102,7 +102,7 @@ def test_a_log_that_is_written_meanwhile_is_replayed_up_to_where_it_was(tmp_path
             def ask_on() -> None:
                 nonlocal sent
                 with proxy.connect("kafka") as client:
-                    while not stopping.is_set():
+                    while not stopping.wait(0.001):
                         client.sendall(frame(asked(sent)))
                         assert read_frame(client) == answered(sent)
                         sent += 1

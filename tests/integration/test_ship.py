@@ -164,6 +164,7 @@ def test_a_store_that_hangs_delays_neither_traffic_nor_the_end_for_long(s3: S3, 
     assert (fleet.nodes[0].state, {minute.state for minute in fleet.minutes} <= {"open"}) == ("running", True)
 
 
+@pytest.mark.extended
 def test_a_shipper_in_a_request_that_hangs_ends_soon_after_control_was_killed(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
     config = tapped(plain, tmp_path / "tap", s3)
     with Framegate(tmp_path / "framegate", config) as proxy:

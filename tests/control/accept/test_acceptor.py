@@ -456,9 +456,9 @@ def test_a_removed_port_is_closed_by_the_thread_its_count_stays_and_others_go_on
     assert rig.meters.value("accept.errors", "a", "other") == 0
 
 
-def test_ports_come_and_go_a_thousand_times_while_clients_connect(rig: Rig) -> None:
+def test_ports_come_and_go_many_times_while_clients_connect(rig: Rig) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    for number in range(1000):
+    for number in range(200):
         node = number % 5
         rig.acceptor.add_broker("a", node, 0)
         if number % 10 == 0:

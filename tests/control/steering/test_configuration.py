@@ -50,7 +50,7 @@ from tests.fakes.scenario import run_by
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import ScriptedUpstream
 
-DRAIN = DrainConfig(timeout_ms=2_000, quiet_ms=50)
+DRAIN = DrainConfig(timeout_ms=500, quiet_ms=50)
 
 
 class Live(Fleet):

@@ -1,5 +1,6 @@
 """A real handler process: its first words, its handlers' start and stop, and how it ends whatever they do."""
 
+import contextlib
 import itertools
 import signal
 import subprocess
@@ -222,34 +223,40 @@ def test_signals_of_a_terminal_are_for_control(process):
     process.beat()
 
 
-@pytest.mark.slow  # it waits for the process, which has five seconds
-@pytest.mark.parametrize("hangs", ["handle", "async handle", "start", "stop", "stubborn"])
-def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(process, tmp_path, hangs):
-    handlers = {
-        "handle": "sample_handlers:scripted",
-        "async handle": "sample_handlers:Patient",
-        "start": "sample_handlers:HangsAtStart",
-        "stop": "sample_handlers:HangsAtStop",
-        "stubborn": "sample_handlers:Stubborn",
-    }
-    process.start({"a": "sample_handlers:AsyncJournal", "b": handlers[hangs]}, [FAKES, tmp_path])
-    if hangs == "start":
-        wait_for_journal(tmp_path, 2)
-    else:
-        assert process.message()["type"] == "ready"
-        processor = process.processor()
-        processor.hello()
-        processor.open(1, "b")
-        if hangs != "stop":
-            processor.request(1, 0, b"block" if hangs != "handle" else b"block now")
-            while process.beat().in_handler == 0:
-                pass
-    began = time.monotonic()
-    process.process.terminate()
-    code = process.wait()
-    assert time.monotonic() - began < 5.5
-    assert journal(tmp_path).count("async stop") == 1
-    assert code == (1 if hangs == "stubborn" else 0)  # nothing ends what takes every cancellation: it is ended from outside
+HANGS = {
+    "handle": "sample_handlers:scripted",
+    "async handle": "sample_handlers:Patient",
+    "start": "sample_handlers:HangsAtStart",
+    "stop": "sample_handlers:HangsAtStop",
+    "stubborn": "sample_handlers:Stubborn",
+}
+
+
+@pytest.mark.slow  # it waits for the processes, which have five seconds
+def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(tmp_path):
+    with contextlib.ExitStack() as stack:
+        processes = {hangs: stack.enter_context(HandlerProcess(stderr=subprocess.PIPE)) for hangs in HANGS}
+        for hangs, process in processes.items():
+            (folder := tmp_path / hangs).mkdir()
+            process.start({"a": "sample_handlers:AsyncJournal", "b": HANGS[hangs]}, [FAKES, folder])
+            if hangs == "start":
+                wait_for_journal(folder, 2)
+            else:
+                assert process.message()["type"] == "ready"
+                processor = process.processor()
+                processor.hello()
+                processor.open(1, "b")
+                if hangs != "stop":
+                    processor.request(1, 0, b"block" if hangs != "handle" else b"block now")
+                    while process.beat().in_handler == 0:
+                        pass
+        began = time.monotonic()
+        for process in processes.values():
+            process.process.terminate()
+        codes = {hangs: process.wait() for hangs, process in processes.items()}
+        assert time.monotonic() - began < 5.5
+    assert [journal(tmp_path / hangs).count("async stop") for hangs in HANGS] == [1] * len(HANGS)
+    assert codes == {**dict.fromkeys(HANGS, 0), "stubborn": 1}  # nothing ends what takes every cancellation: it is ended from outside
 
 
 def test_an_async_start_that_hangs_is_cancelled(process, tmp_path):

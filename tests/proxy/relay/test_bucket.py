@@ -88,14 +88,14 @@ def test_those_that_are_always_busy_get_the_same_and_those_that_want_little_get_
     sizes = itertools.cycle([4, 104, 900])
     readers = [bench.add(bucket, more=lambda size=size: size) for size, _ in zip(sizes, range(count), strict=False)]
     quiet = [bench.add(bucket) for _ in range(count)]
-    for turn in range(8 * count):
-        if turn == 2 * count:
+    for turn in range(5 * count):
+        if turn == count:
             start = [reader.bytes for reader in readers]
         bench.run(0.1, step_ms=10)
         quiet[turn % count].frames.append(1000)
     had = [reader.bytes - before for reader, before in zip(readers, start, strict=True)]
     assert sum(had) ** 2 / (count * sum(one * one for one in had)) > 0.99, "Jain's index"
-    assert all(reader.bytes >= 7_000 for reader in quiet)
+    assert all(reader.bytes >= 4_000 for reader in quiet)
 
 
 def test_large_and_small_frames_take_turns_and_idle_readers_leave_their_rate(bench: ReaderBench) -> None:

@@ -62,7 +62,7 @@ def exchange(world: World, source: socket.socket, sink: socket.socket, data: byt
             idle = 0
         except BlockingIOError:
             world.clock.ns += 1_000_000  # for sockets that are looked at now and then
-            world.selector.poll(1)
+            world.selector.poll(1 if position == len(data) else 0)
     assert seen == wanted
     sink.settimeout(2)
     source.settimeout(2)

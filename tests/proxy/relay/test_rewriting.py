@@ -240,8 +240,13 @@ def sent_until_its_end(world: World, client: Any, upstream: Any, data: bytes) ->
     upstream.setblocking(False)
     sent = 0
     for _ in range(400):
-        with contextlib.suppress(OSError):
-            sent += upstream.send(data[sent : sent + 65536])
+        if sent == len(data):
+            break
+        with contextlib.suppress(BlockingIOError):
+            try:
+                sent += upstream.send(data[sent : sent + 65536])
+            except ConnectionError:
+                break
         world.selector.poll(1)
     return bytes(world.ended(client))
 
