@@ -1,11 +1,11 @@
 """Accepts connections on all listening sockets, in a thread with an epoll of its own; it shares no lock with the event loop or gRPC.
 
 Accepted connections go to the processors round robin. Connections that arrive together and go to the same processor are passed in one message with
-their descriptors, ten at most. The thread has the policy SCHED_BATCH, so that more of them do: a connection that arrives does not interrupt a
-processor that is at work on the same core. A processor with a full queue is skipped. When all queues are full, or no processor runs, the acceptor
-waits with the connections of one message and measures the time; the kernel's backlog holds the rest. ``admission`` decides which connections quotas
-allow: a listener that has to wait is not polled, and the others go on. An error of one connection closes that connection only; the thread goes on,
-and the health check fails when it does not. Each count has one writer: this thread writes ``handed``, the event loop ``closed``.
+their descriptors, ten at most. The thread has the policy SCHED_BATCH, so that more are passed in one message: a connection that arrives does not
+interrupt a processor that is at work on the same core. A processor with a full queue is skipped. When all queues are full, or no processor runs, the
+acceptor waits with the connections of one message and measures the time; the kernel's backlog holds the rest. ``admission`` decides which connections
+quotas allow: a listener that has to wait is not polled, and the others go on. An error of one connection closes that connection only; the thread goes
+on, and the health check fails when it does not. Each count has one writer: this thread writes ``handed``, the event loop ``closed``.
 """
 
 import collections
@@ -262,7 +262,7 @@ class Acceptor:
     def _accept_ready(self, job: MonitoredTask) -> None:
         if self._removed:
             self._close_removed(job)
-        if self._admission.anyone_waits:
+        if self._admission.has_waiting_listener:
             self._admission.process_ended(job.failed)  # a connection that ends later wakes the thread
             self._resume(job)
         ready = self._epoll.poll(self._admission.rest_s(_BEAT_S))

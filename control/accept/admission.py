@@ -166,7 +166,7 @@ class Admission:
         return wait is not None
 
     @property
-    def anyone_waits(self) -> bool:
+    def has_waiting_listener(self) -> bool:
         return bool(self._waiting)
 
     def resume(self) -> str | None:

@@ -107,7 +107,7 @@ class Bus:
             backlog = Backlog(max_events)
             backlog.miss(start + 1, self.newest - len(self._history))
             made = Subscription(self._lock, start, names, backlog, self._remove, self._on_failure)
-            for event, size in self._history:
+            for event, size in self._history if start < self.newest else ():
                 if event.sequence > start:
                     made.offer(event, "", size)
             if self._closed or only_kept:

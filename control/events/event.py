@@ -33,9 +33,10 @@ class Event:
     @property
     def row(self) -> Row:
         """All fields. Every subscriber gets the same dictionary and must not change it. A row that cannot be decoded raises each time."""
-        if not isinstance(self._row, dict):
-            self._row = self._row()
-        return self._row
+        row = self._row  # read once: another thread may set it
+        if not isinstance(row, dict):
+            row = self._row = row()
+        return row
 
 
 class EventLines(Sequence[Event]):
@@ -71,6 +72,7 @@ class EventLines(Sequence[Event]):
     def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
         found = self._made.get(index)
         if found is None:
             subject = self._subjects[index]

@@ -78,7 +78,7 @@ class Backlog:
 
     def clear(self) -> None:
         self._parts.clear()
-        self._begin = self._count = self._bytes = self._dropped = 0
+        self._begin = self._count = self._bytes = self._dropped = self._last_dropped = 0
 
     def _take(self, end: int) -> None:
         """Remove the events of the first part before the place ``end``."""

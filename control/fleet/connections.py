@@ -25,8 +25,8 @@ _CAUSE: Final = '"cause":"'
 
 
 def _level(text: str) -> str:
-    start = text.find(_CAUSE) + len(_CAUSE)
-    return LEVELS.get(text[start : text.find('"', start)], "warning")
+    _, found, rest = text.partition(_CAUSE)
+    return LEVELS.get(rest[: rest.find('"')], "warning") if found else "info"
 
 
 def _read(event: str, number: int, text: str) -> Row:

@@ -1,4 +1,4 @@
-"""Timers: one heap for each selector. A timer that is armed again or cancelled leaves a stale entry in the heap, which is skipped when it is due, or
+"""Timers: one heap for each selector. A timer that is armed again or cancelled leaves a void entry in the heap, which is skipped when it is due, or
 thrown out with others when they are many.
 """
 
@@ -89,6 +89,7 @@ class TimerHeap:
         long before they are due, and to take them out of the heap one by one would cost more than to arm them.
         """
         if self._armed == 0:
+            self._entries.clear()
             return NEVER
         nearest_ns: i64 = self._entries[0][0]
         return nearest_ns

@@ -167,12 +167,12 @@ class WriteHalf:
         self._channel.sync_interest()
 
     @property
-    def takes_more(self) -> bool:
+    def has_pending_send(self) -> bool:
         """Whether ``send_behind`` may be called: a send is pending, and the stream is open for writing."""
         return self._writable and self.pending.active
 
     def send_behind(self, run: Run) -> None:
-        """Send a run behind the pending one: of the rest of a read whose beginning the fast path has written in part. Takes over its lease."""
+        """Add a run to the pending send. Takes over its lease."""
         lease = run.lease
         run.lease = 0
         self.pending.add(run.pieces(), run.frames, lease, run)

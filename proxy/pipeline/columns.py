@@ -60,7 +60,10 @@ _COLUMNS: Final = {
     "size": ("int", "bytes of the body on the wire"),
     "kept_size": ("int", "bytes of the body that are in payload"),
     "payload": ("binary", "the body without its size, as far as it was kept"),
-    "api_key": ("int", "Kafka API of the request, or of the request that is answered"),
+    "api_key": (
+        "int",
+        "Kafka API of the request, or of the request that is answered; null for requests of which the log has not the first 8 bytes as they passed",
+    ),
     "api_version": ("int", "version of that API"),
     "latency_us": ("int", "microseconds from the request to the first byte of its answer"),
     "request_time": ("timestamp", "when the request had come whole"),

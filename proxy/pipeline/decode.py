@@ -42,6 +42,7 @@ class Group:
         self.node = node or node_of(stream)
         self.blocks = blocks
         self._keep = keep
+        self._facts: dict[int, tuple[NDArray[np.bool_], NDArray[np.int32]]] = {}
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
         # joined as bytes: numpy's own concatenate compares the fields of every pair of tables first
         self.rows = np.frombuffer(blocks[0].table if len(blocks) == 1 else b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
@@ -166,7 +167,7 @@ class Group:
         return pa.array((self.rows["capture_ns"] - first) // 1000, mask=(first == 0) | (self.rows["kind"] != record.KIND_FRAMES))
 
     def data(self, kind: pa.DataType) -> pa.Array:
-        """The payload: Arrow offsets over the data section itself (over its copy when several blocks are joined)."""
+        """The payload: for ``IN_PLACE`` where each chunk is in ``memory``, else back to back, which copies it unless it is one data section."""
         memory, begins = self.memory
         lengths = self.rows["data_length"]
         if self.cut is not None:
@@ -176,7 +177,7 @@ class Group:
             return pa.Array.from_buffers(
                 kind, len(self), [None, pa.py_buffer(begins), pa.py_buffer(np.ascontiguousarray(lengths))], children=[values]
             )
-        if self.cut is None and len(self.blocks) > 1:
+        if self.cut is None and len(self.blocks) > 1 and memory.size != int(lengths.sum()):  # it has what lies between, too
             memory = pa.py_buffer(b"".join(block.data for block in self.blocks))
         return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(_offsets(lengths)), memory])
 
@@ -197,30 +198,30 @@ class Group:
 
     def answers(self, kind: pa.DataType, part: int) -> pa.Array:
         """A part of ``facts`` as lists."""
-        has, values = self.facts[part]
+        has, values = self.facts(part)
         return _list_array(kind, len(self), has, _offsets(np.where(has, self.rows["frame_count"], 0)), values)
 
-    @functools.cached_property
-    def facts(self) -> "list[tuple[NDArray[np.bool_], NDArray[np.int32]]]":
-        """The keys of requests or of those that are answered, latencies, request sizes, and correlation ids: of each the chunks that have it, and the
-        values of their frames. The last two are in blocks with BLOCK_REQUESTS only. Requests under protocol kafka have the first and the last by
-        their own headers; -1 where they are not stored.
+    def facts(self, part: int) -> "tuple[NDArray[np.bool_], NDArray[np.int32]]":
+        """The chunks that have it, and the values of their frames: ``part`` 0: keys of requests or of those that are answered; 1: latencies; 2:
+        request sizes; 3: correlation ids. The last two are in blocks with BLOCK_REQUESTS only. Requests under protocol kafka have the first and the
+        last by their own headers; -1 where they are not stored.
         """
-        frames = self.rows["frame_count"]
-        asked, key, correlation = self._own_keys()
-        found = []
-        for part, own in enumerate((key, None, None, correlation)):
-            stored = [part < 2 or bool(block.header.flags & record.BLOCK_REQUESTS) for block in self.blocks]
-            lengths = np.where(np.repeat(stored, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
-            has, values = lengths >= 0, self._dense(lengths, "answers_index", functools.partial(_answers, part=part))
-            if own is not None and len(own):
+        if part in self._facts:
+            return self._facts[part]
+        stored = [part < 2 or bool(block.header.flags & record.BLOCK_REQUESTS) for block in self.blocks]
+        lengths = np.where(np.repeat(stored, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
+        has, values = lengths >= 0, self._dense(lengths, "answers_index", functools.partial(_answers, part=part))
+        if part in (0, 3):
+            asked, key, correlation = self._own_keys
+            if len(key):
                 has |= asked
-                of_asked = np.repeat(asked[has], frames[has])
+                of_asked = np.repeat(asked[has], self.rows["frame_count"][has])
                 told, values = values, np.empty(len(of_asked), dtype="i4")
-                values[of_asked], values[~of_asked] = own, told
-            found.append((has, values))
-        return found
+                values[of_asked], values[~of_asked] = correlation if part else key, told
+        self._facts[part] = has, values
+        return has, values
 
+    @functools.cached_property
     def _own_keys(self) -> "tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]":
         """The chunks of requests under protocol kafka; and of each of their frames key << 16 | version, and the correlation id."""
         asked = (
@@ -449,7 +450,8 @@ def record_batches(
             yield found
 
     for block in blocks:
-        if isinstance(block, Loss) or size + len(block.body) > _JOIN_BELOW:
+        # blocks that are left out between two of a group lie in its memory, too
+        if isinstance(block, Loss) or max(size + len(block.body), block.header.offset - group[0].header.offset if group else 0) > _JOIN_BELOW:
             yield from batches()
             group, size = [], 0
         if isinstance(block, Loss):

@@ -89,7 +89,7 @@ def read_contents(values: Iterable[bytes]) -> tuple[pa.Table, dict[str, int]]:
 
 def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
     """A row for each frame of the chunks ``frames`` whose API is known."""
-    chunks = frames & group.facts[0][0]
+    chunks = frames & group.facts(0)[0]
     counts = group.rows["frame_count"]
     per_chunk = np.where(chunks, counts, 0)
 
@@ -99,7 +99,7 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
         found[np.repeat(has[chunks], counts[chunks])] = known[np.repeat(chunks[has], counts[has])]
         return found
 
-    calls = values(*group.facts[0])
+    calls = values(*group.facts(0))
     taken: Any = calls >= 0
     if taken.all():
         taken = slice(None)  # copies nothing
@@ -136,8 +136,8 @@ def _table(group: "Group", frames: "NDArray[np.bool_]") -> pa.RecordBatch:
         "api_key": pa.array(calls[taken] >> 16),
         "api_version": pa.array(calls[taken] & 0xFFFF),
     }
-    for name, facts in zip(("latency_us", "request_size", "correlation_id"), group.facts[1:], strict=True):
-        found = values(*facts)[taken]
+    for part, name in enumerate(("latency_us", "request_size", "correlation_id"), 1):
+        found = values(*group.facts(part))[taken]
         columns[name] = pa.array(found, mask=found == -1)
     for name in ("client_id", "group_id", "member_id", "fault"):
         columns[name] = _texts(_values(contents, name), texts)

@@ -1,7 +1,7 @@
 """framegate in Spark: the one module that a job imports.
 
 ``spark.readStream.format("framegate").option("path", directory).load()`` gives the tap's log as chunks, with the columns of ``CHUNK_SCHEMA``; the
-options are in ``help(pyspark_framegate.DefaultSource)``; with ``rows`` = ``frames`` it gives a row for each frame. There are:
+options are in ``help(pyspark_framegate.DefaultSource)``; with ``rows`` = ``frames`` it gives a row for each frame. The module has:
 
     register(spark)              make ``format("framegate")`` known, where the wheel is not installed but a checkout is on the path
     CHUNK_SCHEMA                 the columns of a chunk; ``.schema(...)`` with some of them reads those alone

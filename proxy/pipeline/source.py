@@ -15,8 +15,8 @@ Options; any other is refused, by batches and streams alike:
 - ``maxBytesPerTrigger``: bytes of log in a batch of a stream, at least one block of each stream that lags; of a store at least one segment. Default:
   unlimited.
 - ``failOnDataLoss``: true (default): the query fails when data that it was to read is gone or damaged, or when the ledger cannot tell that; false:
-  the query goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty unknown. A store that does not answer
-  fails the query in any case.
+  the query goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty unknown, but with ``rows`` = frames no
+  row. A store that does not answer fails the query in any case.
 - ``node``, ``listener``, ``direction``: only rows of these, separated by commas. Gaps that may be about any listener stay.
 - ``since``, ``until``: only rows captured from the one time on and before the other (RFC 3339). What these five leave out is not read, where the
   ledger, the list of segments or the headers of blocks tell. Batches take the same from ``where``, on these columns and ``capture_time``, if
@@ -221,9 +221,8 @@ def _prepare() -> None:
     """
     gc.freeze()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 64 << 20)
-        mallopt(_TRIM_THRESHOLD, 256 << 20)
+    if mallopt is not None and mallopt(_MMAP_THRESHOLD, 32 << 20):  # older versions refuse more
+        mallopt(_TRIM_THRESHOLD, 128 << 20)
 
 
 def _read(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator["pa.RecordBatch"]:

@@ -31,7 +31,7 @@ class RelayLeg(Leg):
                 channel.mute(PEER)
             elif channel.suits_lane and channel.read_half.frames_received != run.frames:  # not for the first ones, which may be all
                 self._open_lanes(channel)
-        elif out is not None and out.takes_more:  # only the rest of a read of the fast path comes while a send is pending
+        elif out is not None and out.has_pending_send:  # only the rest of a read of the fast path comes while a send is pending
             out.send_behind(run)
         else:
             forwarding.received(self.pair, self, channel, run)

@@ -39,6 +39,7 @@ def test_events_that_were_published_together_are_made_when_they_are_asked_for_an
     assert (len(events), read) == (3, [])
     assert events[1].row is events[1].row == {"event": "closed", "id": 71}
     assert read == [(71, '{"a": 1}')]
+    assert events[-1] is events[2]
     with pytest.raises(IndexError):
         events[3]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.network.connection_id import make_connection_id
-from framegate.proxy.pipeline import chunk_rows
+from framegate.proxy.pipeline import chunk_rows, decode
 from framegate.proxy.pipeline.columns import FRAME_COLUMNS, TABLE_SCHEMAS
 from framegate.proxy.pipeline.pyspark_framegate import register
 from framegate.proxy.pipeline.schema import JOB_SCHEMA
@@ -19,6 +20,7 @@ from framegate.proxy.pipeline.settings import OptionError, SourceOptions
 from framegate.proxy.pipeline.source import FramegateDataSource, read_chunks
 from framegate.proxy.tap import record
 from tests.fakes.runs import pieces_of
+from tests.fakes.tap_files import flip, segment_files
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor, demo_body
 from tests.fakes.tap_read import Frame, read_frames
 
@@ -114,6 +116,32 @@ def test_bodies_of_blocks_that_lie_in_one_segment_are_copied_once(tmp_path: Path
     memory = batch["data"].values.to_numpy()
     assert np.array_equal(memory, np.fromfile(segment, "u1")[-len(memory) :]), "data is not a view of the segment"
     assert chunk_rows.frames(batch)["payload"].to_pylist() == [value for n in range(3) for value in (bytes([n]) * 100, b"", bytes([n]))]
+
+
+def test_the_memory_of_a_batch_is_bounded_also_by_blocks_that_have_pieces_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_JOIN_BELOW", 5000)
+    processor = FakeProcessor(tmp_path)
+    body = random.Random(3).randbytes(9000)
+    processor.block([b"before"])
+    *runs, last = pieces_of(body, [1000] * 8)
+    for run in runs:
+        processor.part(run, len(body))
+        processor.flush()
+    processor.block([b"behind"], connection=2)
+    processor.part(last, len(body))
+    processor.close()
+    batches = [batch for batch in chunk_batches(tmp_path) if batch.num_rows]
+    assert [bytes(row["payload"]) for batch in batches for row in chunk_rows.frames(batch).to_pylist()] == [b"before", b"behind", body]
+    assert len(batches[0]) == 1, "what lies behind the pieces is in another batch"
+
+
+def test_what_is_skipped_has_no_row_of_a_frame(mixed: Path) -> None:
+    flip(max(segment_files(mixed), key=lambda path: path.stat().st_size), record.SEGMENT_HEADER_BYTES + 40)
+    source = FramegateDataSource({"path": str(mixed), "rows": "frames", "failOnDataLoss": "false"})
+    reader = source.reader(StructType().add("size", "integer").add("listener", "string"))
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert 0 < len(rows) < 111
+    assert {tuple(row) for row in rows} == {("size", "listener")}
 
 
 @pytest.mark.parametrize("keep", ["full", "none", "1", "300"])
