@@ -217,7 +217,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 def _prepare() -> None:
     """Prepare this process for tasks. What it has now is left out of garbage collections: Spark's Python processes collect behind each task, and
     their modules alone take that some 25 ms. Memory that a batch has freed is kept for the next one; glibc gives it back, and to get it again page by
-    page took as long as to decode the frames.
+    page took a fifth to a third of the time to decode frames.
     """
     gc.freeze()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
