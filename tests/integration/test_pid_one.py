@@ -118,9 +118,8 @@ def contained(**options: str) -> Iterator[Contained]:
 def test_a_user_without_a_name_needs_no_folder_but_its_own_and_a_group_will_do(owner: str, mode: str) -> None:
     with contained(owner=owner, mode=mode) as made:
         made.wait_for("serving")
-        assert made.run("touch", "/tmp/x").returncode != 0
-        written = made.run("find", "/", "-xdev", "-newer", "/tmp/etc/framegate.yaml", "-user", str(USER)).stdout.split()
-        assert written == []
+        for folder in ("/", "/tmp", "/dev/shm"):  # so nothing was written there, and no search of the whole disk is needed to show it
+            assert "Read-only file system" in made.run("touch", f"{folder}/x").stderr
         assert set(made.run("ls", "-A", "/tmp/run").stdout.split()) == {"admin.sock", "admin.sock.lock"}
         code, _, errors = made.end()
         assert (code, errors) == (0, "")
