@@ -9,6 +9,7 @@ killed, for long when they are stopped, and write when they continue; until then
 """
 
 import bisect
+import contextlib
 import dataclasses
 import os
 import queue
@@ -29,7 +30,7 @@ from framegate.control.tap.segment_watch import SegmentTold, SegmentWatch
 from framegate.control.tap.settlement import Case, Settlement
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
-from framegate.proxy.tap.consumer import Lag, Lags
+from framegate.proxy.tap.consumer import Lag, Lags, prepare_consumer
 from framegate.proxy.tap.ledger import Pair, is_recovery
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
@@ -125,6 +126,9 @@ class TapKeeper:
             self._lock.release()
             text = f"the tap directory {tap.directory} cannot be used: its ledger: {error.strerror or error}"
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=tap.directory) from error
+        if tap.ship is not None:
+            with contextlib.suppress(OSError):  # the shipper meets the same error, and reports it
+                prepare_consumer(tap.directory, CONSUMER, time.time_ns())
         self._reserve = Reserve(tap.directory)
         self._settlement = Settlement(tap.directory, self._ledger, self._reserve, log)
         self._watch = None if on_segment is None else SegmentWatch(on_segment, lambda error: self._complain("segments", error))

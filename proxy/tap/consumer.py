@@ -66,6 +66,15 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
             raise
 
 
+def prepare_consumer(root: str, name: str, now_ns: int) -> None:
+    """Register a consumer that has read nothing, unless it is registered or runs. On a disk that fills up before its first progress it could not
+    register. Raises as ``write_consumer``.
+    """
+    with contextlib.suppress(ConsumerInUseError), claim_consumer(root, name):
+        if not os.path.lexists(_path(root, name)):
+            write_consumer(root, name, {}, now_ns)
+
+
 def _overwritten(path: str, text: bytes) -> bool:
     """Write a file in place; False: it does not exist, or there is no room even so."""
     try:

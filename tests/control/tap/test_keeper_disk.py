@@ -10,7 +10,9 @@ import pytest
 
 from framegate.control.tap import keeper as module
 from framegate.control.tap import settlement
+from framegate.proxy.config.model import ShipConfig
 from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.consumer import read_consumers
 from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.tap_keeper import death, gaps, keeper
 from tests.fakes.waiting import until
@@ -31,6 +33,15 @@ class Disk:
             self.failures.put(None)
             raise OSError(self._code, os.strerror(self._code))
         return self._real(*arguments)
+
+
+def test_the_shipper_is_registered_before_processors_can_fill_the_disk(tmp_path: Path) -> None:
+    tap, _, _ = keeper(tmp_path, ship=ShipConfig(to="s3://taps/production", keep="shipped"))
+    try:
+        assert read_consumers(str(tmp_path)) == ({"ship": {}}, {})
+        assert (tmp_path / "_consumers" / "ship.lock").exists()
+    finally:
+        tap.stop()
 
 
 def test_a_record_that_the_disk_does_not_take_is_tried_again_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from framegate.proxy.tap.consumer import (
     claim_consumer,
     consumer_in_use,
     consumer_owner,
+    prepare_consumer,
     read_consumers,
     remove_consumer,
     write_consumer,
@@ -51,6 +52,21 @@ def test_on_a_full_disk_a_registered_consumer_goes_on(tmp_path: Path) -> None:
         for offset in (7, 20_000):
             write_consumer(str(root), "tables", {"s": offset}, 6)
             assert read_consumers(str(root)) == ({"tables": {"s": offset}}, {})
+
+
+def test_a_consumer_that_was_prepared_registers_on_a_full_disk(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk") as mounted:
+        if not mounted:
+            pytest.skip("needs a disk of its own")
+        root = tmp_path / "disk"
+        prepare_consumer(str(root), "ship", 5)
+        fill(root / "ballast")
+        with claim_consumer(str(root), "ship"):
+            write_consumer(str(root), "ship", {"s": 10_000}, 6, owner="s3://taps/edge")
+            prepare_consumer(str(root), "ship", 7)  # that one runs
+        prepare_consumer(str(root), "ship", 7)
+        assert read_consumers(str(root)) == ({"ship": {"s": 10_000}}, {})
+        assert consumer_owner(str(root), "ship") == "s3://taps/edge"
 
 
 @each_of("name", ["", ".", "../x", "a/b", ".hidden"])
