@@ -173,9 +173,11 @@ def _is_first(path: Path) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line, behind pytest's own: what was not shown because something is missing here."""
+    """The last lines, behind pytest's own: how tests failed that were repeated, and what was not shown because something is missing here."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
+        for report in reporter.stats.get("rerun", []):
+            reporter.write_line(f"framegate: repeated: {report.nodeid}: {report.longreprtext[-2000:]}")
         line = not_shown([skipped_reason(report) for report in reporter.stats.get("skipped", [])])
         if line:
             reporter.write_line(line)
