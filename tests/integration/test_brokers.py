@@ -348,10 +348,10 @@ def test_before_the_stop_of_a_pod_connections_of_brokers_ports_end_too_and_no_li
         ends, stays = [client(0), client(3)], client(4)
         assert proxy.cli("drain", "--no-wait", "--reason", "preStop").returncode == 0
         ends.append(client(1))
+        assert all(told(sock) for sock in (*ends, stays))
         (tmp_path / "new.yaml").write_text(json.dumps({**proxy.config, "listeners": [gateway, inner, added]}))
         done = proxy.cli("config", "apply", str(tmp_path / "new.yaml"))
         assert (done.returncode, "(DRAINING)" in done.stderr, reaches(first + 5)) == (1, True, False)
-        assert all(told(sock) for sock in (*ends, stays))
         assert [sock.recv(1) for sock in ends] == [b""] * 3
         assert told(stays)
         proxy.process.send_signal(signal.SIGTERM)
