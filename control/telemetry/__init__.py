@@ -2,12 +2,13 @@
 OTLP.
 
     environment   what to export: the configuration file and the OTEL_* variables, checked together
-    provider      metrics: start and stop of the MeterProvider with its resource and readers
+    provider      metrics: start and stop of what reads them, and what identifies framegate
     export        spans and log records: start and stop
     fold          the cells of all processors and the control process's values at one moment, summed up
     instruments   observable instruments over the fold and /proc
     watched       the same values for the watch for problems (``steering.problems``), also without OpenTelemetry
-    readers       pushes to a collector, and scrapes; both add the fold's histograms (the SDK has no observable histogram)
+    otlp_reader   pushes to a collector; adds the fold's histograms (the SDK has no observable histogram)
+    scraping      collects for scrapes, without the SDK
     exporters     OpenTelemetry's OTLP exporters, what waits for them, and the count of what they sent
     traces        spans, of calls and of the tap's segments; event_spans: of events
     log_records   log records of rows

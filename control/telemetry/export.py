@@ -26,18 +26,18 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.control.telemetry.environment import Settings, Target, drop_empty, judge
 from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.server.rows import RequestSpanRow
-from framegate.proxy.tap.headers import Seal
-from framegate.proxy.tap.log_reader import Segment
 
 if TYPE_CHECKING:
     from framegate.control.telemetry.event_spans import EventSpans
     from framegate.control.telemetry.log_records import LogRecords
     from framegate.control.telemetry.provider import StagedMetrics, Telemetry
     from framegate.control.telemetry.traces import CallSpans, Traces
+    from framegate.proxy.tap.headers import Seal
+    from framegate.proxy.tap.log_reader import Segment
 
 _KEPT: Final = 2_048
 _Item = TypeVar("_Item")
-_MODULES: Final = {"metrics": (), "traces": ("traces", "event_spans"), "logs": ("log_records",)}
+_MODULES: Final = {"metrics": ("otlp_reader",), "traces": ("traces", "event_spans"), "logs": ("log_records",)}
 
 
 class Early(Generic[_Item]):
@@ -125,7 +125,7 @@ class Export:
         """``host:port`` with the port bound, or None."""
         return None if self._telemetry is None else self._telemetry.prometheus_address
 
-    def on_segment(self, segment: Segment, created_ns: int, seal: Seal | None) -> None:
+    def on_segment(self, segment: "Segment", created_ns: int, seal: "Seal | None") -> None:
         """Take a segment of the tap (``framegate.control.tap.segment_watch``)."""
         self._segments.put((segment, created_ns, seal))
 

@@ -38,7 +38,7 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21  # Positions in /proc/PID/stat aft
 
 
 def observe_fold(meter: "Meter", fold: Fold) -> None:
-    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS``, except those that ``readers`` adds: histograms, and gauges of
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS``, except those that ``otlp_reader`` adds: histograms, and gauges of
     clients, because the SDK would keep the attributes of each client for ever.
     """
     for metric in METRICS:

@@ -1,12 +1,13 @@
-"""One MeterProvider for the whole framegate, in the control process: processors import neither OpenTelemetry nor gRPC."""
+"""The metrics of the whole framegate, in the control process: processors import neither OpenTelemetry nor gRPC.
+
+OpenTelemetry's SDK takes 3 MiB. It is loaded for a collector, and what names framegate (``Telemetry.resource``) for the first scrape.
+"""
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any, Final
-
-from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from typing import TYPE_CHECKING, Any, Final
 
 from framegate.control.errors import StartError
 from framegate.control.status import Attributes
@@ -15,14 +16,19 @@ from framegate.control.telemetry.environment import Settings
 from framegate.control.telemetry.exporters import Account, Counted, behind, metric_exporter
 from framegate.control.telemetry.fold import Fold
 from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
-from framegate.control.telemetry.readers import Calls, OtlpReader, PrometheusReader, ScrapeListener
+from framegate.control.telemetry.scraping import Calls, PrometheusReader, ScrapeListener
 from framegate.control.telemetry.watched import sources_of
 from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
 
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Histogram
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+
+    from framegate.control.telemetry.otlp_reader import OtlpReader
+
 _SERVICE: Final = "framegate"
 _END_MS: Final = 2_000
-_CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
-"""Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,33 +37,37 @@ class StagedMetrics:
 
     settings: Settings  # from the file and the environment
     exporter: Any = None  # of the collector, if it is another one than before
-    reader: OtlpReader | None = None  # for the collector, if there was none
+    reader: "OtlpReader | None" = None  # for the collector, if there was none
     listener: ScrapeListener | None = None  # for scrapes, if they come to another address than before
     scraped: PrometheusReader | None = None  # answers them, if there were none
 
 
 class Telemetry:
-    """Running metrics. Readers come and go; the provider, and with it what was counted, stays. ``plane``: the source of the values. ``validity``:
-    from when to when each served certificate is valid, by its use (``framegate.control.rotation.tls_stores``); it changes.
+    """Running metrics. Readers come and go; what was counted stays, and so does the provider, which is made for the first collector. ``plane``: the
+    source of the values. ``validity``: from when to when each served certificate is valid, by its use (``framegate.control.rotation.tls_stores``); it
+    changes.
     """
 
     def __init__(self, plane: State, validity: Mapping[str, tuple[float, float]]) -> None:
         self.settings = Settings()  # in force
         self.account = Account()  # counts exports
-        ours = {"service.name": _SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
-        # identifies framegate
-        self.resource = Resource.create(ours).merge(OTELResourceDetector().detect())  # the environment's attributes win
         self._plane = plane
         self._otlp: OtlpReader | None = None
         self._prometheus: PrometheusReader | None = None
         self._processes = processes = ProcessMetrics(plane)
         self._calls = Calls()
         self._fold = Fold(plane, (self.account.measurements, *sources_of(processes, validity), self._scrapes))
-        self._provider = MeterProvider((), self.resource, shutdown_on_exit=False)
-        meter = self._provider.get_meter(_SERVICE, plane.build.version)
-        observe_fold(meter, self._fold)
-        observe_processes(meter, processes)
-        self._call_durations = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
+        self._provider: MeterProvider | None = None
+        self._call_durations: Histogram | None = None
+
+    @functools.cached_property
+    def resource(self) -> "Resource":
+        """Identifies framegate. The environment's attributes win."""
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+        build, node = self._plane.build, self._plane.config.node
+        ours = {"service.name": _SERVICE, "service.version": build.version, "service.instance.id": node}
+        return Resource.create(ours).merge(OTELResourceDetector().detect())
 
     @property
     def prometheus_address(self) -> str | None:
@@ -69,7 +79,8 @@ class Telemetry:
         attributes = {"rpc.system.name": "grpc", "rpc.method": method, RPC_STATUS: code}
         if code != "OK":
             attributes["error.type"] = code
-        self._call_durations.record(seconds, attributes)
+        if self._call_durations is not None:
+            self._call_durations.record(seconds, attributes)
         self._calls.add(attributes, seconds)
 
     def stage(self, settings: Settings) -> StagedMetrics:
@@ -81,12 +92,11 @@ class Telemetry:
             if settings.metrics is not None and settings.metrics != self.settings.metrics:
                 staged.exporter = metric_exporter(settings.metrics)
                 if self._otlp is None:
-                    counted = Counted(staged.exporter, "metrics", self.account)
-                    staged.reader = OtlpReader(self._plane, self._fold, counted, settings.interval_ms, _CARDINALITY)
+                    staged.reader = self._new_reader(staged.exporter, settings.interval_ms)
             if settings.prometheus is not None and settings.prometheus != self.settings.prometheus:
                 staged.listener = ScrapeListener(settings.prometheus, None if self._prometheus is None else self._prometheus.listener)
                 if self._prometheus is None:
-                    staged.scraped = PrometheusReader(self._fold, self._processes, self._calls, self.resource.attributes)
+                    staged.scraped = PrometheusReader(self._fold, self._processes, self._calls, lambda: self.resource.attributes)
         except (ImportError, StartError) as error:
             self.release(staged)
             if isinstance(error, StartError):
@@ -94,6 +104,23 @@ class Telemetry:
             text = f"telemetry.otlp needs {error.name}, which is not installed: pip install 'framegate[otlp]'"
             raise StartError(text, reason="EXTRA_MISSING", extra="otlp") from error
         return staged
+
+    def _new_reader(self, exporter: Any, interval_ms: int) -> "OtlpReader":
+        from framegate.control.telemetry.otlp_reader import OtlpReader
+
+        if self._provider is None:
+            self._provider = self._new_provider()
+        return OtlpReader(self._plane, self._fold, Counted(exporter, "metrics", self.account), interval_ms)
+
+    def _new_provider(self) -> "MeterProvider":
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        provider = MeterProvider((), self.resource, shutdown_on_exit=False)
+        meter = provider.get_meter(_SERVICE, self._plane.build.version)
+        observe_fold(meter, self._fold)
+        observe_processes(meter, self._processes)
+        self._call_durations = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
+        return provider
 
     def release(self, staged: StagedMetrics) -> None:
         """End what was staged and is not wanted."""
@@ -115,6 +142,7 @@ class Telemetry:
         elif otlp is not None or staged.reader is not None:
             self._otlp = staged.reader
             if staged.reader is not None:
+                assert self._provider is not None, "it was made with the first reader"
                 self._provider.add_metric_reader(staged.reader)
             self._end(otlp)
         if settings.prometheus is None or staged.scraped is not None:
@@ -125,12 +153,12 @@ class Telemetry:
         if staged.reader is not None:
             staged.reader.start()
 
-    def _end(self, former: OtlpReader | PrometheusReader | None) -> None:
+    def _end(self, former: "OtlpReader | PrometheusReader | None") -> None:
         if former is not None:
 
             def end() -> None:
                 former.shutdown(_END_MS)
-                if isinstance(former, OtlpReader):
+                if self._provider is not None and not isinstance(former, PrometheusReader):
                     self._provider.remove_metric_reader(former)
 
             behind(end, "framegate-reader-end")

@@ -133,22 +133,31 @@ def test_sections_that_the_environment_disables_are_a_warning(
     assert told == ([] if sections is None else [("warning", "telemetry_disabled", "OTEL_SDK_DISABLED", sections)])
 
 
-def test_judging_loads_nothing_of_opentelemetry() -> None:
+def test_judging_and_waiting_for_scrapes_load_nothing_of_opentelemetry() -> None:
     program = """
-import sys
+import dataclasses, sys
+sys.path.append(sys.argv[1])
 from framegate.control.task_monitor import TaskMonitor
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.telemetry.export import Export
-from framegate.proxy.config.model import ListenerConfig, OtlpConfig, ProxyConfig, TelemetryConfig
+from framegate.control.events import Bus
+from framegate.proxy.config.model import ListenerConfig, OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
+from tests.fakes.plane import FakePlane
 otlp = OtlpConfig(endpoint="http://127.0.0.1:1", signals=("metrics", "traces", "logs"))
 config = ProxyConfig(node="n", listeners=(ListenerConfig(name="a", address="x", handler="m:h"),), telemetry=TelemetryConfig(otlp=otlp))
 log = RowLog(2)
-Export(config, log, TaskMonitor(log, Meters()))
-print([name for name in sys.modules if name.startswith("opentelemetry")])
+monitor = TaskMonitor(log, Meters())
+Export(config, log, monitor)
+config = dataclasses.replace(config, processors=1, telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
+export = Export(config, log, monitor)
+export.load(config)
+export.begin(FakePlane(config), {}, Bus((log,), on_failure=print))
+print(export.prometheus_address is not None, [name for name in sys.modules if name.startswith("opentelemetry")])
 """
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+    command = [sys.executable, "-c", program, str(Path(__file__).parents[3])]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("True []", 0), done.stderr
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

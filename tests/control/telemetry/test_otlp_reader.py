@@ -1,4 +1,4 @@
-"""Metrics pushed to a collector and scraped by Prometheus, with the folded histograms."""
+"""Metrics pushed to a collector, with the folded histograms."""
 
 import itertools
 import json
@@ -24,13 +24,11 @@ from opentelemetry.sdk.metrics.export import Histogram as SdkHistogram
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from framegate.control.errors import StartError
-from framegate.control.telemetry import exposition, readers
 from framegate.control.telemetry.environment import Target, judge
 from framegate.control.telemetry.exporters import Account, Counted, metric_exporter
-from framegate.control.telemetry.fold import Fold, Folded, Source
-from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold
-from framegate.control.telemetry.readers import SCOPE, Calls, Injector, OtlpReader, PrometheusReader, ScrapeListener
+from framegate.control.telemetry.fold import Fold, Folded
+from framegate.control.telemetry.instruments import observe_fold
+from framegate.control.telemetry.otlp_reader import SCOPE, Injector, OtlpReader
 from framegate.proxy.cells import FIRST_POWERS, FORWARD_BOUNDS, METRICS, HistogramValue
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from framegate.proxy.network.stats import Histogram
@@ -39,7 +37,6 @@ from tests.fakes.cells import fill
 from tests.fakes.monitoring import program
 from tests.fakes.otlp_receiver import GrpcReceiver
 from tests.fakes.plane import FakePlane
-from tests.fakes.upstream import read_to_end
 from tests.fakes.waiting import until
 
 SIZE = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
@@ -181,28 +178,6 @@ def test_gauges_of_clients_are_those_of_the_moment_and_nothing_remembers_others(
     assert injector._last == {}
 
 
-def test_the_gauges_of_clients_are_the_same_in_a_scrape_and_at_a_collector(plane: FakePlane) -> None:
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-    fold = Fold(plane, [lambda: found])
-    reader = scraped(plane, fold)
-    try:
-        with GrpcReceiver() as collector:
-            for name in ('ann "x"\\', "bob"):
-                found.clear()
-                found["framegate.client.io", (("framegate.listener", "l"), ("framegate.principal", name))] = 2.5
-                shown = name.replace("\\", "\\\\").replace('"', '\\"')
-                _, body = get(reader.address or "")
-                lines = [line for line in body.splitlines() if line.startswith("framegate_client_io")]
-                assert lines == [f'framegate_client_io_bytes_per_second{{framegate_listener="l",framegate_principal="{shown}"}} 2.5']
-            pushing = exporting(plane, collector.endpoint, 3_600_000)
-            pushing._fold = fold
-            pushing.shutdown(2_000)
-            (point,) = collector.nth(1).metrics["framegate.client.io"].gauge.data_points
-            assert [attribute.value.string_value for attribute in point.attributes] == ["l", "bob"]
-    finally:
-        reader.shutdown(2_000)
-
-
 def test_an_empty_collection_stays_empty() -> None:
     assert Injector("1", 5).inject(MetricsData([]), folded(1), 10).resource_metrics == []
 
@@ -216,7 +191,7 @@ def wanted(endpoint: str) -> Target:
 def exporting(plane: FakePlane, endpoint: str, interval_ms: int) -> OtlpReader:
     """A reader that exports what the plane's cells say."""
     fold = Fold(plane)
-    reader = OtlpReader(plane, fold, Counted(metric_exporter(wanted(endpoint)), "metrics", Account()), interval_ms, {})
+    reader = OtlpReader(plane, fold, Counted(metric_exporter(wanted(endpoint)), "metrics", Account()), interval_ms)
     observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
     reader.start()
     return reader
@@ -251,11 +226,21 @@ def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
     assert point.as_int == 9
 
 
+def test_the_gauges_of_clients_are_those_of_the_fold(plane: FakePlane) -> None:
+    where = (("framegate.listener", "l"), ("framegate.principal", "bob"))
+    with GrpcReceiver() as collector:
+        reader = exporting(plane, collector.endpoint, 3_600_000)
+        reader._fold = Fold(plane, [lambda: {("framegate.client.io", where): 2.5}])
+        reader.shutdown(2_000)
+        (point,) = collector.nth(1).metrics["framegate.client.io"].gauge.data_points
+    assert ([attribute.value.string_value for attribute in point.attributes], point.as_double) == (["l", "bob"], 2.5)
+
+
 def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> None:
     with GrpcReceiver() as early:
         pass
     asked: list[int] = []
-    reader = OtlpReader(plane, Fold(plane), Counted(metric_exporter(wanted(early.endpoint)), "metrics", Account()), 20, {})
+    reader = OtlpReader(plane, Fold(plane), Counted(metric_exporter(wanted(early.endpoint)), "metrics", Account()), 20)
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("x")
     meter.create_observable_counter("things", [lambda options: asked.append(1) or []])
     reader.start()
@@ -281,68 +266,3 @@ def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
         collector.nth(1)
         reader.shutdown(1_000)
     assert "our bug" in caplog.text
-
-
-def scraped(plane: FakePlane, fold: Fold) -> PrometheusReader:
-    reader = PrometheusReader(fold, ProcessMetrics(plane), Calls(), {"service.name": "x"})
-    reader.listen(ScrapeListener("127.0.0.1:0"))
-    return reader
-
-
-def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str, str]:
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
-        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
-        answer = read_to_end(connection)
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return head.decode(), body.decode()
-
-
-def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
-    sources: list[Source] = []
-    fold = Fold(plane, sources)
-    reader = scraped(plane, fold)
-    sources.append(lambda: {("framegate.scrape.refused", ()): reader.refused})
-    assert "framegate_scrape_refused_total 0.0" in get(str(reader.address))[1]
-    host, _, port = str(reader.address).rpartition(":")
-    socket.create_connection((host, int(port)), 10).close()
-    until(lambda: "framegate_scrape_refused_total 1.0" in get(str(reader.address))[1])
-    reader.shutdown()
-
-
-def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    sound = exposition.Scrapes
-
-    def broken(*arguments: Any) -> exposition.Scrapes:
-        monkeypatch.setattr(exposition, "Scrapes", sound)
-        raise OSError("Too many open files")
-
-    monkeypatch.setattr(exposition, "Scrapes", broken)
-    monkeypatch.setattr(readers, "_PAUSE_S", 0.0)
-    reader = scraped(plane, Fold(plane))
-    assert get(str(reader.address))[0].startswith("HTTP/1.0 200")
-    assert "Too many open files" in caplog.text
-    reader.shutdown()
-
-
-def test_scrapes_move_to_an_overlapping_address_while_they_come(plane: FakePlane) -> None:
-    reader = scraped(plane, Fold(plane))
-    port, answers = str(reader.address).rpartition(":")[2], []
-    for host in ("0.0.0.0", "127.0.0.1", "[::]", "127.0.0.1", "127.0.0.2", "127.0.0.1"):
-        former = reader.listener
-        assert former is not None
-        ScrapeListener(f"{host}:{port}", former).close()  # it was staged, and is taken back
-        staged = ScrapeListener(f"{host}:{port}", former)
-        answers.append(get(str(reader.address))[0])
-        reader.listen(staged)
-        until(lambda former=former: former._socket.fileno() < 0)
-        answers.append(get(str(reader.address))[0])
-        with pytest.raises(StartError, match="in use"):
-            ScrapeListener(f"{host}:{port}")
-    reader.shutdown()
-    assert [answer for answer in answers if not answer.startswith("HTTP/1.0 200")] == []
-
-
-def test_an_address_of_somebody_else_cannot_be_bound() -> None:
-    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
-        ScrapeListener("192.0.2.1:9464")

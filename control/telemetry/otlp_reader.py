@@ -1,25 +1,17 @@
-"""The readers of metrics: one pushes to an OTLP collector, one answers scrapes of Prometheus.
+"""The reader of metrics that pushes to an OTLP collector.
 
-The SDK has no observable histogram, but ``MetricReader._receive_metrics`` is documented as the hook for subclasses: there the first one adds the
-histograms of the fold, as a scope of their own, and the gauges of clients: those that are there now, and no others. The second one does without the
-SDK, which would take several times as long.
-
-The socket for Prometheus listens from the start; what answers (``exposition``) is loaded by the first scrape. A scrape collects at that moment: its
-values are at most a millisecond old.
+The SDK has no observable histogram, but ``MetricReader._receive_metrics`` is documented as the hook for subclasses: there the reader adds the
+histograms of the fold, as a scope of their own, and the gauges of clients: those that are there now, and no others.
 """
 
-import bisect
-import contextlib
 import logging
 import math
-import select
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
+from opentelemetry.sdk.metrics import ObservableCounter, ObservableUpDownCounter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Buckets,
@@ -39,19 +31,11 @@ from opentelemetry.sdk.metrics.export import Metric as SdkMetric
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from framegate.control.accept.listening import shared
-from framegate.control.errors import StartError
 from framegate.control.status import Attributes
 from framegate.control.steering.state import State
-from framegate.control.telemetry.exporters import Counted, behind
+from framegate.control.telemetry.exporters import Counted
 from framegate.control.telemetry.fold import REPLACED, Fold, Folded
-from framegate.control.telemetry.instruments import ProcessMetrics
-from framegate.control.web import BACKLOG, bind
 from framegate.proxy.cells import FIRST_POWERS, METRICS, HistogramValue, Metric
-from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
-
-if TYPE_CHECKING:
-    from framegate.control.telemetry.exposition import Measured, Scrapes
 
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
@@ -59,7 +43,8 @@ _GAUGES: Final = tuple(metric for metric in METRICS if metric.name.startswith(RE
 _ABSENT: Final = cast("float", None)  # Smallest and largest values are not measured; they are optional in OTLP
 _SCALE: Final = 2  # of exponential histograms: each bucket is 2^(1/4) times as wide as the one before it
 _END_S: Final = 0.5  # how long the end waits for an export that was broken off
-_PAUSE_S: Final = 1.0  # before the endpoint for scrapes is tried again after a failure
+_CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
+"""Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
 _log = logging.getLogger(__name__)
 
 
@@ -150,7 +135,7 @@ def _difference(total: HistogramValue, before: HistogramValue) -> HistogramValue
 class OtlpReader(PeriodicExportingMetricReader):
     """Pushes to a collector, from ``start`` on. It has a thread of its own instead of the SDK's, whose interval cannot change."""
 
-    def __init__(self, plane: State, fold: Fold, exporter: Counted, interval_ms: int, cardinality: dict[type, int]) -> None:
+    def __init__(self, plane: State, fold: Fold, exporter: Counted, interval_ms: int) -> None:
         self.exporter = exporter  # sends
         self._fold = fold
         self._interval_s = interval_ms / 1000
@@ -161,7 +146,7 @@ class OtlpReader(PeriodicExportingMetricReader):
         aggregations: dict[type, object] = exporter._preferred_aggregation or {}
         exponential = isinstance(aggregations.get(HistogramInstrument), ExponentialBucketHistogramAggregation)
         self._injector = Injector(plane.build.version, plane.started_ns, temporality, exponential=exponential)
-        super().__init__(cast(MetricExporter, exporter), math.inf, cardinality_limits=cardinality)
+        super().__init__(cast(MetricExporter, exporter), math.inf, cardinality_limits=_CARDINALITY)
         self._started = False
         self._thread = threading.Thread(target=self._run, name="framegate-metrics", daemon=True)
         self._thread.start()
@@ -207,145 +192,3 @@ class OtlpReader(PeriodicExportingMetricReader):
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
         data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
         super()._receive_metrics(data, timeout_millis, **kwargs)
-
-
-class Calls:
-    """Calls of the admin API, as ``CALLS``. One thread adds, any may read."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Attributes, tuple[list[int], float]] = {}
-
-    def add(self, attributes: Mapping[str, str], seconds: float) -> None:
-        key = tuple(attributes.items())
-        buckets, total = self._counts.get(key) or ([0] * (len(CALLS.bounds) + 1), 0.0)
-        buckets[bisect.bisect_left(CALLS.bounds, seconds)] += 1
-        self._counts[key] = buckets, total + seconds
-
-    def values(self) -> dict[Attributes, HistogramValue]:
-        return {key: HistogramValue(tuple(buckets), total) for key, (buckets, total) in tuple(self._counts.items())}
-
-
-class ScrapeListener:
-    """Listens for scrapes, which are answered from ``start`` on. ``address``: ``host:port``; with port 0 the kernel chooses one. ``former``: its
-    address may overlap with this one: then clients connect to it until ``start``. Close it afterwards. Raises StartError: the address cannot be
-    bound.
-    """
-
-    address: str  # with the port bound
-    _socket: socket.socket
-
-    def __init__(self, address: str, former: "ScrapeListener | None" = None) -> None:
-        near = former is not None and address.rpartition(":")[2] == former.address.rpartition(":")[2]
-        self._beside = (former._socket,) if former is not None and near else ()
-        try:
-            with shared(*self._beside):
-                self._socket = bind(address, beside=bool(self._beside))
-        except OSError as error:
-            text = f"the Prometheus listener cannot bind {address}: {error}"
-            raise StartError(text, reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address) from error
-        self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
-        self._server: Scrapes | None = None
-        self._scrape: Callable[[], Measured] = tuple
-        self._resource: Mapping[str, object] = {}
-        self._stopping = threading.Event()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._answer, name="framegate-prometheus", daemon=True)
-        self._thread.start()
-
-    def start(self, scrape: Callable[[], "Measured"], resource: Mapping[str, object]) -> None:
-        """Answer with what ``scrape`` returns, in the thread of the listener; ``resource``: attributes of framegate."""
-        if self._beside:
-            with shared(self._socket, *self._beside):
-                self._socket.listen(BACKLOG)
-            self._beside = ()
-        self._scrape, self._resource = scrape, resource
-        self._started.set()
-
-    def _answer(self) -> None:
-        self._started.wait()
-        first = select.poll()
-        first.register(self._socket, select.POLLIN)
-        first.poll()
-        while not self._stopping.is_set():
-            try:
-                self._serve()
-            except Exception:  # for example, no descriptors for its loop: a later scrape may find some
-                _log.exception("the Prometheus endpoint failed")
-                self._stopping.wait(_PAUSE_S)
-
-    def _serve(self) -> None:
-        from framegate.control.telemetry.exposition import Scrapes
-
-        self._server = server = Scrapes(self._socket, self._scrape, self._resource)
-        if self._stopping.is_set():  # ``shutdown`` may have looked before there was a server to stop
-            server.stop()
-        server.serve()
-
-    @property
-    def refused(self) -> int:
-        """Connections that were refused, or that sent no request. Any thread."""
-        return 0 if self._server is None else self._server.refused
-
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Answer no more scrapes, and release the address."""
-        self._stopping.set()
-        self._started.set()
-        if self._server is not None:
-            self._server.stop()
-        else:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the first scrape
-        self._thread.join(timeout_s)
-        self._socket.close()
-
-
-class PrometheusReader:
-    """Collects for each scrape, from the first ``listen`` on.
-
-    Args:
-        fold: the source of ``METRICS``.
-        processes: the source of ``PROCESS_METRICS``.
-        calls: the source of ``CALLS``.
-    """
-
-    def __init__(self, fold: Fold, processes: ProcessMetrics, calls: "Calls", resource: Mapping[str, object]) -> None:
-        self._fold = fold
-        self._processes = processes
-        self._calls = calls
-        self._resource = resource
-        self._listening: tuple[ScrapeListener | None, int] = (None, 0)  # and the connections that former ones refused
-
-    @property
-    def listener(self) -> ScrapeListener | None:
-        """The present one; None before ``listen``."""
-        return self._listening[0]
-
-    @property
-    def address(self) -> str | None:
-        """Where it listens; None before."""
-        return None if self.listener is None else self.listener.address
-
-    def listen(self, listener: ScrapeListener) -> None:
-        """Answer the scrapes of a listener, and no more those of the former one. It does not block."""
-        former, self._listening = self.listener, (listener, self.refused)
-        listener.start(self.scrape, self._resource)
-        if former is not None:
-            behind(former.close, "framegate-prometheus-end")
-
-    @property
-    def refused(self) -> int:
-        """Connections that were refused, or that sent no request. Any thread."""
-        listener, before = self._listening
-        return before + (0 if listener is None else listener.refused)
-
-    def scrape(self) -> "Measured":
-        """The values now, without metrics that have none. Any thread."""
-        folded = self._fold.end()
-        found = [(metric, folded.histograms.get(metric.name) or folded.points.get(metric.name, {})) for metric in METRICS]
-        of_processes = [(metric, {tuple(at.items()): value for at, value in self._processes.read(metric.name)}) for metric in PROCESS_METRICS]
-        return [(metric, points) for metric, points in (*found, (CALLS, self._calls.values()), *of_processes) if points]
-
-    def shutdown(self, timeout_millis: float = 30_000) -> None:
-        """Answer no more scrapes."""
-        if self.listener is not None:
-            self.listener.close(timeout_millis / 1000)
