@@ -5,9 +5,9 @@ stamp changes: device, inode, size, times. Files read between two equal stamps w
 does not change the stamp, so files that changed a moment ago must be read again (``is_fresh``).
 """
 
-import hashlib
 import os
 import stat
+from _blake2 import blake2b  # that of hashlib, which loads OpenSSL as well: 3 MiB
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -53,7 +53,7 @@ def is_fresh(found: Stamp, now_ns: int) -> bool:
 
 def digest(contents: Contents) -> bytes:
     """A hash of contents."""
-    found = hashlib.blake2b(digest_size=32)
+    found = blake2b(digest_size=32)
     for path, content in sorted(contents.items()):
         found.update(f"{len(path)} {path} {len(content)} ".encode(errors="surrogateescape"))
         found.update(content)

@@ -7,12 +7,14 @@ import asyncio
 import logging
 import re
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from framegate.proxy.config.address import parse_address
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_CONNECTIONS: Final = 512  # At once. One more closes the connection that has been without a request for longest.
 TIME_LIMIT_S: Final = 5.0  # for the request, and once more for the answer
@@ -70,7 +72,7 @@ class Server:
         answer: Callable[[bytes], bytes],
         *,
         body_limit: int = 0,
-        tls: ssl.SSLContext | None = None,
+        tls: "ssl.SSLContext | None" = None,
         http2: Http2 | None = None,
     ) -> None:
         self.refused = 0  # connections that were closed without a complete answer

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from framegate.control import asyncio_tls
 from framegate.proxy.config.model import UpstreamConfig
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.proxy_protocol import header_bytes
@@ -93,6 +94,8 @@ async def connected(address: Wire, tls_of: TlsOf, header: bytes = b"") -> AsyncI
     host, family, *rest = address
     tls = await asyncio.to_thread(tls_of, host)  # to build a context takes milliseconds, and to read the system's authorities tens
     context, name = (None, None) if tls is None else (tls.context, tls.name)
+    if tls is not None:
+        asyncio_tls.load()
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)

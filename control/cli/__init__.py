@@ -5,7 +5,7 @@ Data goes to standard output, everything else to standard error. Exit codes: 0 g
 processors cannot be reached; 6 some of several pods failed; 130 after Ctrl-C; 141 when the reader of a pipe has closed it.
 
 ``main`` imports only click, so that ``framegate --version`` is quick. ``serve --config FILE``, as a container starts it, does not even import click,
-which would take 2 MiB for as long as framegate runs.
+which would take 2 MiB for as long as framegate runs, nor ssl for asyncio, which would take 5 MiB.
 """
 
 import os.path
@@ -23,6 +23,9 @@ if sys.argv[1:2] == ["serve"]:
 def main(**options: Any) -> None:
     """Run the command line and exit the process. ``options`` are passed to click."""
     if sys.argv[1:3] == ["serve", "--config"] and len(sys.argv) == 4 and os.path.isfile(sys.argv[3]):
+        from framegate.control import asyncio_tls
+
+        asyncio_tls.import_without()
         from framegate.control.serve import serve
 
         sys.exit(serve(sys.argv[3]))

@@ -9,7 +9,7 @@ A slot that is not wanted any more is removed, with its status and its series of
 import asyncio
 import copy
 import dataclasses
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -173,7 +173,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._cells = (*total, *((slot.number, slot.cells.reader) for slot in self._ordered()))
 
     def _spawn(self, slot: Slot) -> Processor:
-        slot.boot_id = secrets.token_hex(16)
+        slot.boot_id = os.urandom(16).hex()
         slot.cells.begin()
         self._on_begin(slot)
         try:

@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import pathlib
-import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +86,7 @@ async def _serving(server: "grpc.aio.Server", folder: pathlib.Path) -> AsyncIter
     with contextlib.ExitStack() as stack:
         directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, directory)
-        path = f"/proc/self/fd/{directory}/.grpc-{secrets.token_hex(8)}"
+        path = f"/proc/self/fd/{directory}/.grpc-{os.urandom(8).hex()}"
         before = os.umask(0o177)
         try:
             server.add_insecure_port(f"unix:{path}")

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import math
+import os
 import pwd
-import secrets
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class Peers:
         """Add a caller; returns the name in the abstract namespace that the connection to gRPC's socket must have. No name is used twice. ``hold``:
         stops reading from the connection, and begins again.
         """
-        name = secrets.token_hex(16)
+        name = os.urandom(16).hex()
         self._connections[name] = _Connection(peer, hold)
         return name
 

@@ -15,12 +15,15 @@ import errno
 import logging
 import math
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from framegate.control import asyncio_tls
 from framegate.control.service.peers import Peer, Peers
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_CONNECTIONS: Final = 64  # Of one address and role. Further ones are closed at once.
 MAX_HANDSHAKES: Final = 32  # Of TLS, of one address. A further one ends the oldest, which had far more time than a client needs that means well.
@@ -92,12 +95,14 @@ class Relay:
     """Serves one listening socket until ``close``. ``listening``: non-blocking. ``context``: of TLS, asked for each connection; None: no TLS."""
 
     def __init__(
-        self, listening: socket.socket, backend: Path, peers: Peers, wanted: Wanted, context: Callable[[], ssl.SSLContext] | None = None
+        self, listening: socket.socket, backend: Path, peers: Peers, wanted: Wanted, context: "Callable[[], ssl.SSLContext] | None" = None
     ) -> None:
         self._listening = listening
         self._backend = backend
         self._peers = peers
         self._wanted = wanted
+        if context is not None:
+            asyncio_tls.load()
         self._context = context
         self.connections: dict[asyncio.Task[None], Peer | None] = {}  # the open ones, each with its caller; None: that is not known yet
         self._handshakes: dict[asyncio.Task[None], None] = {}

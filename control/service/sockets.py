@@ -26,10 +26,12 @@ from framegate.control.service.relay import Path, Relay
 from framegate.control.web import bind
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES, format_sockaddr
 from framegate.proxy.config.model import AdminConfig, AdminTcp, RoleSocket
+from framegate.proxy.config.tls import ListenerTls
 from framegate.proxy.errors import ConfigError
-from framegate.proxy.network.tls_context import server_store
 
 if TYPE_CHECKING:
+    import ssl
+
     from framegate.control.service.certificate_peers import CertificatePeers
 
 _UNIX: Final = "unix:"
@@ -122,7 +124,7 @@ class _Renewed(Reloader):
             if not isinstance(found, dict):
                 raise found or FileError(config.certificate, "is being replaced")
             self._contents: Contents = found
-            self.context = server_store(self._tls, found).default
+            self.context = _context(self._tls, found)
         except (ConfigError, FileError) as error:
             raise StartError(str(error), reason="ADMIN_TLS_UNUSABLE", address=config.address) from error
 
@@ -134,7 +136,7 @@ class _Renewed(Reloader):
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
         contents = found[_TCP]
         try:
-            self.context = (await asyncio.to_thread(server_store, self._tls, contents)).default
+            self.context = await asyncio.to_thread(_context, self._tls, contents)
         except ConfigError as error:
             return {_TCP: Refusal("", str(error))}
         before, self._contents = self._contents, contents
@@ -158,6 +160,13 @@ class _Renewed(Reloader):
             _log.exception("open connections could not be judged by the new certificates; all are closed")
             refused = range(len(known))
         await self._relay.end(known[index][0] for index in refused)
+
+
+def _context(tls: ListenerTls, contents: Contents) -> "ssl.SSLContext":
+    """Raises ConfigError. Takes milliseconds; any thread."""
+    from framegate.proxy.network.tls_context import server_store  # here: it loads OpenSSL
+
+    return server_store(tls, contents).default
 
 
 def _certificate_peers(config: AdminTcp) -> "CertificatePeers":

@@ -7,7 +7,6 @@ its result. The row ``change_settled`` says how a transaction ended whose call w
 
 import asyncio
 import dataclasses
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -45,6 +44,8 @@ class Part(NamedTuple, Generic[T]):
 
 def etag_of(value: Any, key: bytes = b"") -> str:
     """Identifies the contents of a resource: a model or JSON values. ``key``: of values that must not be guessed."""
+    import hashlib  # here: it loads OpenSSL
+
     text = json.dumps(value, sort_keys=True, default=_fields)
     return hashlib.blake2b(text.encode(), digest_size=8, key=key).hexdigest()
 
