@@ -4,11 +4,13 @@ import dataclasses
 import mmap
 import os
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, LISTENER, TAP_DROP_REASONS, CellLayout, CellReader, State, create, enlarge
-from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.record import DIRECTIONS
+
+if TYPE_CHECKING:  # only a tap needs that module
+    from framegate.proxy.tap.ledger import Pair
 
 _MATCHED: Final = "framegate.tap.matched"
 _FLUSHED: Final = "framegate.tap.flushed"
@@ -25,12 +27,12 @@ class ProcessorTotals:
     connections: dict[str, int]  # open at its end, by listener
     orderly: bool  # it exited by itself: its counts are complete
     matched: int  # frames that tap rules matched
-    seen: dict[Pair, int]  # the same by listener and direction; of one that died, as last published
-    reserved: dict[Pair, int]  # an upper bound of ``seen``, by listener and direction
+    seen: "dict[Pair, int]"  # the same by listener and direction; of one that died, as last published
+    reserved: "dict[Pair, int]"  # an upper bound of ``seen``, by listener and direction
     dropped: dict[str, int]  # frames that are only in gaps of the log, by reason
 
     @property
-    def bounds(self) -> dict[Pair, int]:
+    def bounds(self) -> "dict[Pair, int]":
         """How many frames rules matched, by listener and direction: exactly when it is ``orderly``, else at most."""
         return self.seen if self.orderly else {pair: max(count, self.seen[pair]) for pair, count in self.reserved.items()}
 

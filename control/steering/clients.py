@@ -24,8 +24,7 @@ from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.meters import Meters
 from framegate.control.status import ClientMeasure, ClientRank
-from framegate.proxy.relay.client_use import MEASURES
-from framegate.proxy.relay.frequent import Key
+from framegate.proxy.relay.frequent import MEASURES, Key
 from framegate.proxy.server.messages import ClientsReply
 from framegate.proxy.server.protocol import clients_request
 

@@ -12,13 +12,9 @@ from mypy_extensions import i64
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import client_key
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.relay.frequent import Frequent, Key
+from framegate.proxy.relay.frequent import MEASURES, Frequent, Key
 from framegate.proxy.relay.pair import Pair
 
-MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable", "login_users", "login_addresses")
-"""What is added up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are ``logins``
-without their addresses, and without their users.
-"""
 REFUSED: Final = (Cause.FRAME_TOO_LARGE, Cause.NEGATIVE_SIZE, Cause.WRONG_PROTOCOL, Cause.TLS_FAILED, Cause.AUTH_FAILED, Cause.HANDSHAKE_TIMEOUT)
 
 
@@ -53,7 +49,7 @@ def _held(pair: Pair) -> i64:
 
 
 class ClientUse:
-    """Adds up since the last ``take``, in bounded memory (``frequent``)."""
+    """Adds up ``MEASURES`` since the last ``take``, in bounded memory."""
 
     def __init__(self) -> None:
         self.lists: dict[str, Frequent] = {}  # by the words of ``MEASURES``

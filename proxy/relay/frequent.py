@@ -11,6 +11,10 @@ from mypy_extensions import i64
 
 CAPACITY: Final = 500  # each count is right within 0.2 % of the total; there are at most twice as many counters
 Key = tuple[str, str, str, str]  # Listener, principal, client id and address; empty: none
+MEASURES: Final = ("bytes", "frames", "held", "refusals", "logins", "unavailable", "login_users", "login_addresses")
+"""What ``client_use`` adds up; ``logins``: with wrong credentials; ``unavailable``: that could not be checked, of a listener; the last two are
+``logins`` without their addresses, and without their users. It is here because control loads this module, and not the data path.
+"""
 
 
 class Frequent:

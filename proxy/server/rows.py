@@ -251,7 +251,7 @@ class HolderRow(TypedDict):
 class ClientRow(TypedDict):
     """How much of something a client used since the last such row; of ``held`` how much it holds."""
 
-    measure: str  # of ``framegate.proxy.relay.client_use.MEASURES``
+    measure: str  # of ``framegate.proxy.relay.frequent.MEASURES``
     client: list[str]  # the texts of a ``framegate.proxy.relay.frequent.Key``, printable and cut; of all clients of a listener only its name
     amount: int  # never too high
 

@@ -7,7 +7,8 @@ import pytest
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, TlsError
 from framegate.proxy.relay import ending
-from framegate.proxy.relay.client_use import MEASURES, ClientUse
+from framegate.proxy.relay.client_use import ClientUse
+from framegate.proxy.relay.frequent import MEASURES
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame
 from tests.proxy.relay.conftest import passes
