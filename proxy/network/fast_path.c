@@ -76,7 +76,7 @@ typedef struct {
     PyObject *sides;         /* likewise */
     PyObject *beginnings;    /* lanes that have, or had, the beginning of a frame */
     struct epoll_event events[EVENTS];
-    unsigned char buffer[2 * READ_SIZE];  /* a begun frame and a read */
+    unsigned char *buffer;   /* a begun frame and a read, 2 * READ_SIZE; not a part of the object, which Python fills with zeros */
 } FastPath;
 
 static size_t all_begun;     /* bytes, of all lanes */
@@ -202,6 +202,10 @@ static long long clock_ns(void) {
 
 static int path_init(FastPath *self, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTuple(args, "i", &self->epoll)) return -1;
+    if (!self->buffer && !(self->buffer = PyMem_Malloc(2 * READ_SIZE))) {
+        PyErr_NoMemory();
+        return -1;
+    }
     Py_XSETREF(self->channels, PyList_New(0));
     Py_XSETREF(self->sides, PyList_New(0));
     Py_XSETREF(self->beginnings, PyList_New(0));
@@ -211,6 +215,7 @@ static int path_init(FastPath *self, PyObject *args, PyObject *kwargs) {
 static void path_dealloc(FastPath *self) {
     for (int fd = 0; fd < self->lanes_size; fd++) Py_XDECREF(self->lanes[fd]);
     PyMem_Free(self->lanes);
+    PyMem_Free(self->buffer);
     Py_XDECREF(self->channels);
     Py_XDECREF(self->sides);
     Py_XDECREF(self->beginnings);
