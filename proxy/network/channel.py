@@ -11,6 +11,7 @@ Rules
 
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -292,11 +293,14 @@ class Channel(FdHandler):
         except Exception as error:
             self.fail(error)
 
-    def open_lane(self, peer: "Channel") -> None:
-        """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``."""
+    def open_lane(self, peer: "Channel", look: Callable[[bytes, int], bool] | None) -> None:
+        """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``. ``look``: is
+        called with the bytes and the number of the whole frames of each read before they are sent; it changes no channel, and raises nothing.
+        False: they are not sent, and ``was_forwarded`` is told that nothing of them was.
+        """
         fast_path = self._loop.fast_path
         if fast_path is not None:
-            open_lane(self._loop, fast_path, self, peer)
+            open_lane(self._loop, fast_path, self, peer, look)
 
     def close_lane(self) -> None:
         """Have Python see what comes next, and count what has come."""

@@ -1,5 +1,7 @@
 """The fast path of a selector, written in C (``fast_path.c``). It is there if the data path was compiled; without it, Python does the same work."""
 
+from collections.abc import Callable
+
 from framegate.proxy.network.stats import SideStats
 
 class Side:
@@ -55,9 +57,15 @@ class FastPath:
     def remove(self, lane: Lane, /) -> None:
         """Close a lane, and forget it."""
 
-    def open(self, lane: Lane, peer: Lane, limit: int, /) -> bool:
-        """Open a lane: the whole frames that it receives are written to its peer. ``limit``: the largest body in bytes; -1: unlimited. False, and no
-        effect, for some calls after reads that were handed over.
+    def open(self, lane: Lane, peer: Lane, limit: int, look: Callable[[bytes, int], bool] | None, /) -> bool:
+        """Open a lane: the whole frames that it receives are written to its peer.
+
+        Args:
+            limit: the largest body in bytes; -1: unlimited.
+            look: is called with the whole frames of each read, and their number, before they are sent, and changes no lane. What it answers with
+                False is handed over, and nothing of it is sent. It is forgotten when the lane is closed. None: nobody looks.
+
+        Returns False, without an effect, for some calls after reads that were handed over.
         """
 
     def keep(self, lane: Lane, begun: bytes, /) -> bool:

@@ -160,6 +160,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     for leg in (pair.client, pair.upstream):
         leg.close_lane()
         leg.forward_to = None
+        leg.looks = False
     pair.client.let_go()
     pair.upstream.let_go()
     renewal, pair.renewal = pair.renewal, None

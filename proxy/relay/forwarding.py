@@ -43,7 +43,7 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
         return
     other = leg.other.channel
     out = None if other is None else other.write_half
-    if pair.state is CLOSING or out is None or not out.can_send:
+    if pair.state is CLOSING or out is None or not (out.can_send or (leg.looks and out.has_pending_send)):
         if run.part != 0:
             losses.drop_part(pair, leg, channel, run)
         else:
@@ -116,8 +116,24 @@ def _send(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent
         return
     if run.lease != 0 and sent is not run:
         sent = run.give_lease(sent)
-    if not out.send(sent):
+    if leg.looks and out.has_pending_send:  # only the rest of a read of the fast path comes while a send is pending
+        out.send_behind(sent)
+    elif not out.send(sent):
         channel.mute(PEER)
+
+
+def was_looked_at(leg: Leg, channel: Channel, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
+    """As ``RelayLeg.was_forwarded``, for a run that the tap has seen."""
+    fault, leg.fault = leg.fault, None
+    if fault is not None:
+        raise fault
+    out = leg.other.channel
+    if out is None or not out.write_half.can_send:  # it was closed meanwhile
+        leg.dropped_bytes += run.size
+        channel.discard(run)
+        return
+    out.write_half.send_rest(run, taken, code, rest)
+    channel.mute(PEER)
 
 
 # On listeners with brokers.

@@ -2,7 +2,8 @@
 rules it lives; see ``leg`` for the hot path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink, which passes its runs on. While a pair is OPEN and its frames are
-not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
+not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one ``send`` (rule 2). A leg whose frames only a tap
+inspects ``looks``: the fast path calls ``look_at`` before it sends a run. Everything else is in five
 modules of functions over a pair: ``opening`` (rule 1), ``forwarding`` (rules 2 and 3), ``tapping`` (which legs are tapped), ``ending``
 (rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` calls them. The rules:
 
@@ -34,6 +35,7 @@ from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.translation import Scratch, Translation
@@ -158,6 +160,8 @@ class Leg(ChannelSink):
         self.is_client: Final[bool] = is_client  # it is the client's
         self.channel: Channel | None = None  # the client's, or the upstream attempt's; None before the first attempt
         self.forward_to: WriteHalf | None = None  # the writer for runs that are not inspected; None: they are inspected, or not forwarded
+        self.looks: bool = False  # only its tap inspects its runs, and mutes nothing: lanes pass them on behind ``look_at``
+        self.fault: Exception | None = None  # of ``look_at``
         self.tap: FrameTap | None = None  # of the runs that this channel receives
         self.next_tap: FrameTap | None = None  # while ``changes_tap``, the tap after the frame that is cut through now
         self.changes_tap: bool = False
@@ -183,6 +187,21 @@ class Leg(ChannelSink):
         """Have Python see what its channel receives from now on (``framegate.proxy.network.lanes``)."""
         if self.channel is not None:
             self.channel.close_lane()
+
+    def look_at(self, data: bytes, frames: i64) -> bool:
+        """Tap whole frames that the fast path sends next; False: an exception, which ``fault`` has."""
+        tap = self.tap
+        assert tap is not None, "a leg that looks has a tap"
+        size: i64 = len(data)
+        owner = self.pair.owner
+        try:
+            tap.append(Run(None, 0, data, 0, size, frames, 0, 0), self.frames, owner.selector.now_ns + owner.wall_offset_ns)
+        except Exception as error:
+            self.fault = error
+            return False
+        self.frames += frames
+        self.bytes += size
+        return True
 
     def gates_reads(self) -> bool:
         """Whether its channel asks before each read."""

@@ -4,7 +4,8 @@ import errno
 import re
 import select
 import socket
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ class Wires:
             self.epoll.register(sock.fileno(), select.EPOLLIN)
             self.path.add(lane)
 
-    def open(self, number: int = 0) -> None:
-        self.path.open(self.lanes[number], self.lanes[1 - number], 100)
+    def open(self, number: int = 0, look: Callable[[bytes, int], bool] | None = None) -> None:
+        self.path.open(self.lanes[number], self.lanes[1 - number], 100, look)
 
     def run(self, *, opened: bool = True) -> Any:
         return self.path.run(1, 1 << 62, opened)
@@ -158,6 +159,44 @@ def test_the_rest_of_a_frame_whose_beginning_was_given_completes_it(wires):
     assert wires.far.recv(100) == frame(b"one") + frame(b"two")
 
 
+def test_whole_frames_are_looked_at_before_they_are_sent(wires):
+    fd = wires.ours[0].fileno()
+    seen = []
+
+    def look(data: bytes, frames: int) -> bool:
+        with pytest.raises(BlockingIOError):
+            wires.far.recv(100, socket.MSG_DONTWAIT)
+        seen.append((data, frames))
+        return len(seen) < 2
+
+    wires.open(look=look)
+    wires.near.sendall(frame(b"one") + frame(b"two") + frame(b"three")[:6])
+    wires.path.wait(1000)
+    assert wires.run() == ([], None, [(wires.stats, 1)])
+    assert wires.far.recv(100) == frame(b"one") + frame(b"two")
+    wires.near.sendall(frame(b"three")[6:])
+    wires.path.wait(1000)
+    assert wires.run() == ([], [(fd, frame(b"three"), 0, 1, 0, None)], None)
+    assert seen == [(frame(b"one") + frame(b"two"), 2), (frame(b"three"), 1)]
+    assert wires.path.served(wires.lanes[0]) is None
+
+
+def test_a_lane_that_is_closed_keeps_nothing_of_who_looks(wires):
+    class Looker:
+        def look(self, _data: bytes, _frames: int) -> bool:
+            return True
+
+    for close in (wires.lanes[0].close, wires.lanes[1].close, lambda: wires.path.remove(wires.lanes[0]), lambda: wires.open()):
+        looker = Looker()
+        gone = weakref.ref(looker)
+        wires.open(look=looker.look)
+        del looker
+        assert gone() is not None
+        close()
+        assert gone() is None
+        wires.path.add(wires.lanes[0])
+
+
 def test_wrong_arguments_are_refused(wires):
     assert not wires.path.keep(wires.lanes[0], frame(bytes(101)))
     for begun in (b"", bytes(MAX_READ + 1)):
@@ -169,11 +208,11 @@ def test_wrong_arguments_are_refused(wires):
     with pytest.raises(ValueError, match="longer than the buffer"):
         Lane(0, Side(None), None, MAX_READ + 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a lane to itself"):
-        wires.path.open(wires.lanes[0], wires.lanes[0], 1)
+        wires.path.open(wires.lanes[0], wires.lanes[0], 1, None)
     for call in (wires.path.add, wires.path.remove, wires.path.served):
         with pytest.raises(TypeError, match="a Lane is needed"):
             call(1)
-    for arguments in ((), (1, 2, 3), (*wires.lanes, "x")):
+    for arguments in ((), (1, 2, 3, None), (*wires.lanes, 1), (*wires.lanes, "x", None)):
         with pytest.raises(TypeError):
             wires.path.open(*arguments)
     for arguments in ((), (1, 2), ("x", 2, True)):

@@ -97,9 +97,11 @@ def test_what_the_upstream_does_not_take_is_lost_and_counted(make_accounts, prot
 
 @pytest.mark.slow
 @each_of("protocol", PROTOCOLS)
-@each_of(("late", "options"), [("reads", {"window": 1 << 30, "burst": 20}), ("hears", {"window": 200, "burst": 5})])
+@each_of(("late", "options"), [("reads", {"window": 1 << 30, "burst": 20}), ("hears", {"window": 200, "burst": 5, "delay_ns": SECOND // 200})])
 def test_an_upstream_that_reads_late_gets_all_and_no_reset_overtakes_answers_that_a_client_reads_late(make_accounts, protocol, late, options):
-    """The client sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
+    """The client sends on, unread, and takes longer than a second: the end waits for it until the deadline. Its answers take 5 ms: at a
+    moment when all are given, the pair would end.
+    """
     accounts = make_accounts(protocol, queue_size=QUEUE)
     talk = drained(accounts, 2, size=30_000, **{**options, "reads": late != "reads"})
     setattr(talk, late, False)
