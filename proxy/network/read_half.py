@@ -188,7 +188,7 @@ class ReadHalf(SlotOwner):
             self.cut_short_at = passed
             self._stats.cut_short += 1
             self._stats.refused_incomplete += 1
-        self.receive.abandoned = True
+        self.receive.abandoned = self.receive.is_within_cut  # else its rest has come, and the next frame is one
 
     def on_readable(self, events: i64) -> None:
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():

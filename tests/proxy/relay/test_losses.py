@@ -16,7 +16,7 @@ from tests.fakes.accounts import LIMIT, Accounts
 from tests.fakes.cases import each_of
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.world import SECOND, reset
-from tests.proxy.relay.conftest import finish, passes
+from tests.proxy.relay.conftest import finish, passes, send_all
 
 
 @each_of("protocol", ["framed", "kafka"])
@@ -37,6 +37,27 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make_accounts, pro
     assert (row["frames"], row["detail"].startswith("within a frame, after ")) == ({"request": 1, "response": 0}, True)
     gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
     assert gaps == [("partial_frame", "response", 0)]
+
+
+@each_of("protocol", ["framed", "kafka"])
+def test_answers_behind_one_that_was_cut_short_are_frames_that_are_lost(make_accounts, protocol):
+    """The first of them would be cut through, too."""
+    accounts = make_accounts(protocol, cut_answers=True)
+    world = accounts.world
+    client, upstream, pair = world.pair()
+    asked = accounts.ask(10) + accounts.ask(10) + accounts.ask(10)
+    passes(world, client, upstream, asked)
+    data = accounts.reply(900_000)
+    send_all(world, upstream, data[:300_000])
+    world.until(lambda: pair.upstream.channel.read_half.cut_at > 0)
+    ending.end(pair, Cause.DRAIN_TIMEOUT, "", "internal")
+    send_all(world, upstream, data[300_000:] + accounts.reply(300_000) + accounts.reply(10))
+    world.poll(10)
+    finish(world, upstream, client)
+    (row,) = accounts.settle()
+    assert row["frames"] == {"request": 3, "response": 2}
+    gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
+    assert gaps == [("partial_frame", "response", 0), ("undelivered", "response", 2)]
 
 
 def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make_accounts, refusing):
