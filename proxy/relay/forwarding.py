@@ -333,6 +333,8 @@ def room_for(pair: Pair, leg: Leg) -> tuple[i64, bool]:
     """How many bytes the other side takes at once, and whether nothing waits there; dropped bytes need no room."""
     out = leg.other.channel
     if pair.state is CLOSING or out is None or not out.is_open:
+        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut and not leg.drops_frame:
+            losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)  # before its last piece is counted as a frame
         return NO_LIMIT, True
     return out.room()
 

@@ -40,6 +40,25 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make_accounts, pro
 
 
 @each_of("protocol", ["framed", "kafka"])
+def test_an_answer_whose_last_piece_comes_when_the_client_has_just_closed_is_no_frame(make_accounts, protocol):
+    """Within one poll: the pair does not know of the end yet."""
+    accounts = make_accounts(protocol, cut_answers=True)
+    world = accounts.world
+    client, upstream, pair = world.pair()
+    passes(world, client, upstream, accounts.ask(10))
+    data = accounts.reply(500_000)
+    send_all(world, upstream, data[:400_000])
+    assert world.read(client, 400_000) == data[:400_000]
+    pair.client.channel.close(Cause.PEER_RESET)
+    upstream.sendall(data[400_000:])
+    world.poll(1)
+    finish(world, upstream)
+    (row,) = accounts.settle()
+    assert (row["frames"]["response"], row["detail"]) == (0, "within a frame, after 400000 of its bytes")
+    assert [(gap.reason, gap.frames, gap.bytes) for gap in read_gaps(accounts.folder)] == [("partial_frame", 0, 400_000)]
+
+
+@each_of("protocol", ["framed", "kafka"])
 def test_answers_behind_one_that_was_cut_short_are_frames_that_are_lost(make_accounts, protocol):
     """The first of them would be cut through, too."""
     accounts = make_accounts(protocol, cut_answers=True)
