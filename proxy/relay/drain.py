@@ -148,6 +148,7 @@ class Drain(Timer):
         self.quiet_ns: i64 = quiet_ns  # of a drain that begins later
         self._terms = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
+        self._round_ns: i64 = 0  # when it began
         self._cut_off: i64 = 0
         self._turns: dict[int, int] = {}  # when each pair that was open at the beginning ends, by id
         self._lead_ns: i64 = 0  # a lead-in goes on, and its turns begin then; 0: none does
@@ -215,16 +216,18 @@ class Drain(Timer):
             cut_off, self._cut_off = int(self._cut_off), 0
             self._watcher.drained(cut_off)
             return
-        if not self.active and (self._lead_ns == 0 or now_ns >= self._terms.until_ns + TICK_NS):
+        if not self.active and self._lead_ns == 0:
             return
         if self._round is None:
             if not self._turns:
                 self._take_turns(now_ns)
             self._round = iter(list(self._pairs.values()))
+            self._round_ns = now_ns
         finished = self._slice(self._round, now_ns)
         if finished:
             self._round = None
-        self._selector.call_at(now_ns + (TICK_NS if finished else 0), self)
+        if self.active or not finished or self._round_ns < self._terms.until_ns:  # else it was the last round of a lead-in
+            self._selector.call_at(now_ns + (TICK_NS if finished else 0), self)
 
     def _slice(self, pairs: Iterator[Pair], now_ns: i64) -> bool:
         """Check pairs until the slice is over; True: all were checked."""

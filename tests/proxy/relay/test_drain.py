@@ -387,6 +387,22 @@ def test_a_lead_in_ends_connections_evenly_after_its_delay_and_takes_new_ones(ma
     assert {row["cause"] for row in world.rows} == {"drained"}
 
 
+def test_a_lead_in_ends_all_at_its_deadline_though_the_processor_is_late_then(make):
+    """Their clients are not read any more, and would stand still until the drain."""
+    world, client, upstream, pair = open_pair(make("kafka", quiet_s=0))
+    passes(world, client, upstream, request(3, 9, 1))
+    world.drain.lead_in(0, 10 * SECOND)
+    world.pass_time(9.99)
+    assert (pair.state.value, pair.client.channel.mute_causes) == ("open", mute.DRAIN)
+    world.pass_time(0.1)
+    assert pair.cause is Cause.DRAIN_TIMEOUT
+    finish(world, client, upstream)
+    world.pass_time(0.1)
+    world.pair()
+    world.pass_time(20)
+    assert len(world.rows) == 1
+
+
 def test_a_lead_in_leaves_local_connections_and_a_drain_follows_it(make):
     world, client, upstream, pair = open_pair(make("kafka", quiet_s=0, is_local=True))
     world.drain.lead_in(0, SECOND)
