@@ -18,7 +18,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.lanes import opened, served
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame, reset
-from tests.proxy.relay.conftest import finish, passes, send_all, tapping
+from tests.proxy.relay.conftest import begin_drain, finish, passes, send_all, tapping
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_PATH, reason="the data path is not compiled")
 
@@ -156,6 +156,33 @@ def test_it_is_a_stall_even_if_answers_are_handled_in_the_polls_in_which_the_tim
         assert client.recv(100) == frame(b"answer")
     assert pair.cause is Cause.RECEIVE_STALLED
     finish(world, client, upstream)
+
+
+def test_a_smaller_limit_does_not_judge_a_frame_that_has_begun_on_a_lane(make_either):
+    world = make_either("framed", limit=1000)
+    client, upstream, pair = begun(world, frame(bytes(500))[:100])
+    world.selector.close_lanes()  # as control's command does
+    world.limit.value = 499
+    passes(world, upstream, client, frame(b"answer"))  # which would open the lanes of both directions
+    assert not served(world, pair.client)
+    client.sendall(frame(bytes(500))[100:] + frame(bytes(500))[:100])
+    assert world.ended(upstream) == frame(bytes(500))
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["frames"]) == ("frame_too_large", {"request": 4, "response": 3})
+
+
+def test_a_drain_waits_for_a_frame_that_has_begun_on_a_lane(make_either):
+    world = make_either("framed")
+    client, upstream, pair = begun(world, frame(b"part")[:6])
+    begin_drain(world, 30)
+    world.pass_time(5)
+    assert (pair.state.value, pair.client.channel.staged) == ("open", 6)
+    client.sendall(frame(b"part")[6:])
+    assert world.read(upstream, 8) == frame(b"part")
+    world.pass_time(1.1)
+    assert (world.ended(upstream), world.ended(client)) == (b"", b"")
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["frames"]["request"], world.row["lost"]["bytes"]) == ("drained", 4, 0)
 
 
 def test_rules_that_begin_or_cease_to_tap_take_each_frame_whole(make_either, tmp_path: Path):

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import itertools
 import select
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from framegate.proxy.network import mute
 from framegate.proxy.network.lanes import HAS_FAST_PATH
 from tests.fakes.cases import each_of
+from tests.fakes.crowd import set_send_buffer
 from tests.fakes.lanes import SecureWorld, served
 from tests.fakes.world import _is_shaken, frame
 
@@ -147,9 +149,9 @@ def test_a_close_notify_behind_frames_is_the_end_after_them(make_secure):
     assert sender.end()["frames"] == {"request": 4, "response": 4}
 
 
-def key_update(sender: Sender, *, asks: bool) -> None:
+def key_update(tls: Any, *, asks: bool) -> None:
     """Have a key update leave before the next record. Python has no call for it, so the pointer is taken from the object as C takes it."""
-    inner = sender.tls._sslobj
+    inner = tls._sslobj
     pointer = ctypes.c_void_p.from_address(id(inner) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
     assert ctypes.CDLL(ssl._ssl.__file__).SSL_key_update(pointer, int(asks)) == 1
 
@@ -175,7 +177,7 @@ def test_a_flood_of_key_updates_is_read_in_small_portions_and_others_are_not(mak
     assert world.read(sender.upstream, 40_000) == frame(bytes(4)) * 5000
     updates = b""
     for _ in range(4000):
-        key_update(sender, asks=False)
+        key_update(sender.tls, asks=False)
         sender.tls.do_handshake()
         updates += sender.outgoing.read()
     read = portions(updates)
@@ -188,7 +190,7 @@ def test_a_flood_of_key_updates_is_read_in_small_portions_and_others_are_not(mak
 def test_a_key_update_is_answered_and_frames_go_on(make_secure):
     sender = Sender(make_secure("framed"))
     for number in range(3):
-        key_update(sender, asks=True)
+        key_update(sender.tls, asks=True)
         sender.passes(sender.record(frame(b"frame")))
         sender.upstream.sendall(frame(b"answer"))
         assert sender.read(10) == frame(b"answer"), number
@@ -200,7 +202,44 @@ def test_a_key_update_within_a_frame_takes_nothing_from_it(make_secure):
     sender.sock.sendall(sender.record(frame(b"frame")[:6]))
     sender.world.poll()
     assert (served(sender.world, sender.pair.client), sender.pair.client.channel.staged) == (True, 0)
-    key_update(sender, asks=True)
+    key_update(sender.tls, asks=True)
     sender.passes(sender.record(frame(b"frame")[6:]))
     sender.passes(sender.record(frame(b"frame")))
     assert sender.end()["frames"]["request"] == 5
+
+
+def test_a_key_update_of_the_upstream_takes_nothing_from_a_frame_that_has_begun_on_the_lane_of_the_client(make_secure):
+    sender = Sender(make_secure("framed"))
+    sender.sock.sendall(sender.record(frame(b"frame")[:6]))
+    sender.world.poll()
+    assert (served(sender.world, sender.pair.client), sender.pair.client.channel.staged) == (True, 0)
+    key_update(sender.upstream, asks=True)
+    sender.upstream.sendall(frame(b"answer"))
+    assert sender.read(10) == frame(b"answer")
+    sender.passes(sender.record(frame(b"frame")[6:]))
+    assert sender.end()["frames"] == {"request": 4, "response": 4}
+
+
+def test_a_key_update_behind_frames_that_the_other_side_takes_in_part_takes_nothing_from_what_follows_it(make_secure):
+    """One read has the frames, the key update and the beginning of a frame."""
+    world = make_secure("framed")
+    world.server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
+    sender = Sender(world)
+    channel, upstream = sender.pair.client.channel, sender.upstream
+    small = frame(bytes(196)) * 80
+    for _ in range(3):  # the first time for the portions of the lane, which reads 64 KiB at once from then on
+        sender.sock.sendall(sender.record(small) + sender.record(small))
+        assert world.read(upstream, 2 * len(small)) == small * 2
+    assert served(world, sender.pair.client)
+    set_send_buffer(sender.pair.upstream.channel, 4096)
+    frames = b"".join(frame(number.to_bytes(4, "big") * 249) for number in range(48))
+    records = b"".join(sender.record(frames[begin : begin + 16_000]) for begin in range(0, len(frames), 16_000))
+    key_update(sender.tls, asks=True)
+    sender.sock.sendall(records + sender.record(frame(b"frame")[:6]))
+    world.until(lambda: channel.mute_causes == mute.PEER)
+    assert (channel.frames_received, channel.staged) == (3 + 3 * 2 * 80 + 48, 6)
+    assert world.read(upstream, len(frames)) == frames
+    sender.passes(sender.record(frame(b"frame")[6:]))
+    upstream.sendall(frame(b"answer"))
+    assert sender.read(10) == frame(b"answer")
+    assert sender.end()["frames"] == {"request": 4 + 3 * 2 * 80 + 48, "response": 4}
