@@ -14,6 +14,7 @@ are missing.
 
 import contextlib
 import errno
+import functools
 import importlib
 import os
 import time
@@ -45,6 +46,16 @@ ROOM_STEP: Final = 4 << 20
 KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 
 
+@functools.cache
+def _fallocate() -> Any:
+    """The system's function; None: there is none. Python's own one moves the end of the file. Looked up once: ctypes makes a class for each look-up,
+    which only the collector frees.
+    """
+    import ctypes
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SegmentFiles:
     """The system calls of a ``SegmentLog``. All raise OSError; all may block."""
@@ -71,7 +82,7 @@ class SegmentFiles:
         """Allocate room behind the end of the file, which stays where it is. ``truncate`` gives back what was not written."""
         import ctypes  # here, because it takes a third of a MiB
 
-        function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Python's own one moves the end
+        function = _fallocate()
         if function is None:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         if function(fd, KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(length)) != 0:
