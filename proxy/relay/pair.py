@@ -195,7 +195,7 @@ class Leg(ChannelSink):
         size: i64 = len(data)
         owner = self.pair.owner
         try:
-            tap.append(Run(None, 0, data, 0, size, frames, 0, 0), self.frames, owner.selector.now_ns + owner.wall_offset_ns)
+            tap.append(Run(None, 0, data, 0, size, frames, 0, 0), self.frames, owner.selector.read_clock() + owner.wall_offset_ns)
         except Exception as error:
             self.fault = error
             return False
