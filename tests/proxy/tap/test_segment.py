@@ -1,5 +1,4 @@
 import errno
-import gc
 import stat
 import tempfile
 from pathlib import Path
@@ -295,18 +294,3 @@ def test_a_large_file_has_room_ahead_of_its_blocks_until_it_is_sealed(tmp_path: 
     found = path.with_suffix(".seg").stat()
     assert (found.st_size, 512 * found.st_blocks < found.st_size + ROOM_STEP // 4) == (sizes[-1], True)
     assert [payload[:1] for payload in payloads(root)] == [bytes([number]) for number in range(5)]
-
-
-def test_allocating_room_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    fd = disk.create(str(tmp_path / "file"))
-    disk.allocate(fd, 0, 4096)  # loads the library
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(10):
-            disk.allocate(fd, 0, 4096)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
-        disk.close(fd)
