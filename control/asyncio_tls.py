@@ -7,7 +7,7 @@ import importlib
 import sys
 
 
-def import_without() -> None:
+def import_without_tls() -> None:
     """Import asyncio as if there were no ssl; ssl itself can be imported afterwards. Nothing happens if one of both is there already. Call it before
     there are threads.
     """
@@ -25,6 +25,6 @@ def load() -> None:
     import ssl
     from asyncio import base_events, selector_events, sslproto
 
-    if vars(sslproto)["ssl"] is None:
-        vars(base_events)["ssl"] = vars(selector_events)["ssl"] = ssl
+    if vars(base_events)["ssl"] is None:
         importlib.reload(sslproto)
+        vars(base_events)["ssl"] = vars(selector_events)["ssl"] = ssl

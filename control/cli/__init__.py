@@ -25,7 +25,7 @@ def main(**options: Any) -> None:
     if sys.argv[1:3] == ["serve", "--config"] and len(sys.argv) == 4 and os.path.isfile(sys.argv[3]):
         from framegate.control import asyncio_tls
 
-        asyncio_tls.import_without()
+        asyncio_tls.import_without_tls()
         from framegate.control.serve import serve
 
         sys.exit(serve(sys.argv[3]))

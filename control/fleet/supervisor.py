@@ -173,7 +173,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._cells = (*total, *((slot.number, slot.cells.reader) for slot in self._ordered()))
 
     def _spawn(self, slot: Slot) -> Processor:
-        slot.boot_id = os.urandom(16).hex()
+        slot.boot_id = os.urandom(16).hex()  # not by secrets, which loads OpenSSL
         slot.cells.begin()
         self._on_begin(slot)
         try:

@@ -293,14 +293,15 @@ class Channel(FdHandler):
         except Exception as error:
             self.fail(error)
 
-    def open_lane(self, peer: "Channel", look: Callable[[bytes, int], bool] | None) -> None:
-        """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``. ``look``: is
-        called with the bytes and the number of the whole frames of each read before they are sent; it changes no channel, and raises nothing.
-        False: they are not sent, and ``was_forwarded`` is told that nothing of them was.
+    def open_lane(self, peer: "Channel", before_send: Callable[[bytes, int], bool] | None) -> None:
+        """Have the fast path pass on what comes next, if that is possible now. The channel has just passed on a whole run to ``peer``.
+
+        ``before_send``: is called with the bytes and the number of the whole frames of each read; it changes no channel, and raises nothing. False:
+        they are not sent, and ``was_forwarded`` is told that nothing of them was.
         """
         fast_path = self._loop.fast_path
         if fast_path is not None:
-            open_lane(self._loop, fast_path, self, peer, look)
+            open_lane(self._loop, fast_path, self, peer, before_send)
 
     def close_lane(self) -> None:
         """Have Python see what comes next, and count what has come."""

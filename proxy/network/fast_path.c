@@ -1,4 +1,4 @@
-/* The fast path of a selector, in C: waits for events, and moves whole int32 frames between sockets, if nobody looks into them but a tap.
+/* The fast path of a selector, in C: waits for events, and moves whole int32 frames between sockets, if nothing but a tap inspects them.
  *
  * Each channel of this kind has a lane. While a lane is open, an event is one recv, a scan of the frame headers, and one send of the whole frames to
  * the descriptor of its peer's lane; over TLS with OpenSSL in between (``tls_connection.h``). Everything else goes to Python: other events; the rest of
@@ -11,7 +11,7 @@
  * No memory pool books these bytes, so all lanes together hold at most MOST_BEGUN, and the rest goes to Python at once; so does a frame that is
  * cut through, or longer than READ_SIZE, and one that comes in pieces so small that copying them again and again would cost more than the reads.
  *
- * A lane may have a function that looks at the whole frames of each read before they are sent (``look``). It gets a copy, and changes no lane.
+ * A lane may have a function (``before_send``) that gets a copy of the whole frames of each read before they are sent, and changes no lane.
  *
  * Traffic is counted here until Python takes the counts (``take_channels``, ``take_sides``), which it does before anything looks at them.
  *
@@ -60,7 +60,7 @@ typedef struct Lane {
     unsigned char skipped, skips, steady;
     unsigned generation;
     long long limit;         /* the largest body; -1: unlimited */
-    PyObject *look;          /* is called with the whole frames of each read, as bytes, and their number, before they are sent; NULL: none */
+    PyObject *before_send;   /* is called with the whole frames of each read, as bytes, and their number, before they are sent; NULL: none */
     struct Lane *peer;       /* of the other channel of the pair, whose peer this one is; not a reference; NULL before the first opening */
     Side *side;
     TlsConnection *tls;         /* NULL: plaintext */
@@ -144,9 +144,11 @@ static int lane_init(Lane *self, PyObject *args, PyObject *kwargs) {
 static void close_lane(Lane *lane) {
     Lane *peer = lane->peer;
     lane->is_open = false;
-    if (peer) peer->is_open = false;
-    if (peer) Py_CLEAR(peer->look);
-    Py_CLEAR(lane->look);
+    if (peer) {
+        peer->is_open = false;
+        Py_CLEAR(peer->before_send);
+    }
+    Py_CLEAR(lane->before_send);
 }
 
 static void part(Lane *lane) {
@@ -254,7 +256,7 @@ static PyObject *path_remove(FastPath *self, PyObject *object) {
 
 static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 4 || !PyObject_TypeCheck(args[0], &LaneType) || !PyObject_TypeCheck(args[1], &LaneType))
-        return PyErr_Format(PyExc_TypeError, "two lanes, a limit and a callable or None are needed");
+        return PyErr_Format(PyExc_TypeError, "two lanes, a limit, and a callable or None are needed");
     Lane *lane = (Lane *)args[0], *peer = (Lane *)args[1];
     if (lane == peer) return PyErr_Format(PyExc_ValueError, "a lane to itself");
     long long limit = PyLong_AsLongLong(args[2]);
@@ -270,7 +272,7 @@ static PyObject *path_open(FastPath *self, PyObject *const *args, Py_ssize_t cou
         peer->peer = lane;
     }
     lane->limit = limit;
-    Py_XSETREF(lane->look, args[3] == Py_None ? NULL : Py_NewRef(args[3]));
+    Py_XSETREF(lane->before_send, args[3] == Py_None ? NULL : Py_NewRef(args[3]));
     lane->generation = self->generation;
     lane->is_open = true;
     Py_RETURN_TRUE;
@@ -370,12 +372,12 @@ static int hand(PyObject **handed, int fd, const unsigned char *data, ssize_t le
     return failed;
 }
 
-/* Call a lane's ``look``. Returns 1: the frames may be sent, 0: not, -1: an exception. */
-static int look_at(Lane *lane, const unsigned char *data, ssize_t length, long frames) {
-    PyObject *look = Py_NewRef(lane->look), *args[] = {PyBytes_FromStringAndSize((char *)data, length), PyLong_FromLong(frames)}, *answer = NULL;
-    if (args[0] && args[1]) answer = PyObject_Vectorcall(look, args, 2, NULL);
+/* Call a lane's ``before_send``. Returns 1: the frames may be sent, 0: not, -1: an exception, of memory for the copy, say. */
+static int call_before_send(Lane *lane, const unsigned char *data, ssize_t length, long frames) {
+    PyObject *function = Py_NewRef(lane->before_send), *args[] = {PyBytes_FromStringAndSize((char *)data, length), PyLong_FromLong(frames)}, *answer = NULL;
+    if (args[0] && args[1]) answer = PyObject_Vectorcall(function, args, 2, NULL);
     int sends = answer ? answer == Py_True : -1;
-    Py_DECREF(look);
+    Py_DECREF(function);
     Py_XDECREF(args[0]);
     Py_XDECREF(args[1]);
     Py_XDECREF(answer);
@@ -415,7 +417,7 @@ static int step(FastPath *self, Lane *lane, long long now_ns, PyObject **handed,
     if (frames) {
         Side *in = lane->side, *out = peer->side;
         ssize_t sent;
-        int sends = lane->look ? look_at(lane, self->buffer, end, frames) : 1;
+        int sends = lane->before_send ? call_before_send(lane, self->buffer, end, frames) : 1;
         if (sends < 0) return -1;
         if (!sends) {
             sent = taken = 0;
@@ -590,7 +592,7 @@ static PyObject *path_take_sides(FastPath *self, PyObject *unused) {
 static PyMethodDef path_methods[] = {
     {"add", (PyCFunction)path_add, METH_O, "Add the lane of a descriptor, closed."},
     {"remove", (PyCFunction)path_remove, METH_O, "Close a lane, and forget it."},
-    {"open", (PyCFunction)(void *)path_open, METH_FASTCALL, "open(lane, peer, limit, look): write the whole frames that a lane receives to its peer."},
+    {"open", (PyCFunction)(void *)path_open, METH_FASTCALL, "open(lane, peer, limit, before_send): write the whole frames that a lane receives to its peer."},
     {"keep", (PyCFunction)(void *)path_keep, METH_FASTCALL, "keep(lane, begun): keep the beginning of a frame. Returns whether that is possible."},
     {"served", (PyCFunction)path_served, METH_O, "The descriptor of an open lane's peer, and its limit; None: the lane is closed."},
     {"close_all", (PyCFunction)path_close_all, METH_NOARGS, "Close all lanes."},

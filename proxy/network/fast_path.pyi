@@ -57,13 +57,13 @@ class FastPath:
     def remove(self, lane: Lane, /) -> None:
         """Close a lane, and forget it."""
 
-    def open(self, lane: Lane, peer: Lane, limit: int, look: Callable[[bytes, int], bool] | None, /) -> bool:
+    def open(self, lane: Lane, peer: Lane, limit: int, before_send: Callable[[bytes, int], bool] | None, /) -> bool:
         """Open a lane: the whole frames that it receives are written to its peer.
 
         Args:
             limit: the largest body in bytes; -1: unlimited.
-            look: is called with the whole frames of each read, and their number, before they are sent, and changes no lane. What it answers with
-                False is handed over, and nothing of it is sent. It is forgotten when the lane is closed. None: nobody looks.
+            before_send: is called with the whole frames of each read, and their number, and changes no lane. What it answers with False is handed
+                over, and nothing of it is sent. It is forgotten when the lane, or that of its peer, is closed or removed. None: nothing is called.
 
         Returns False, without an effect, for some calls after reads that were handed over.
         """

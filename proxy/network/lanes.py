@@ -1,4 +1,4 @@
-"""Lanes: the ways of frames that the fast path passes on, while nobody looks into them but a tap.
+"""Lanes: the ways of frames that the fast path passes on, while nothing but a tap inspects them.
 
 The fast path (``fast_path.c``) is there if the data path was compiled. A lane is opened after a run that Python has received and passed on as a
 whole; from then on only C sees that direction, until something happens that is not a run of whole frames, or the beginning of one behind it. Then the
@@ -32,13 +32,15 @@ def new_fast_path(epoll: int) -> "FastPath | None":
     return FastPath(epoll) if HAS_FAST_PATH else None
 
 
-def open_lane(loop: "Selector", fast_path: "FastPath", channel: "Channel", peer: "Channel", look: "Callable[[bytes, int], bool] | None") -> None:
-    """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane. ``look``: see
-    ``Channel.open_lane``.
+def open_lane(
+    loop: "Selector", fast_path: "FastPath", channel: "Channel", peer: "Channel", before_send: "Callable[[bytes, int], bool] | None"
+) -> None:
+    """Have the fast path pass on to ``peer`` what a channel receives next, if Python has nothing to do for it. Both suit a lane. ``before_send``:
+    see ``Channel.open_lane``.
     """
     if may_open(channel, peer) and not loop.pool.common.is_short(answers=False):
         lane, out = channel.lane or _new_lane(loop, channel), peer.lane or _new_lane(loop, peer)
-        if lane is not None and out is not None and fast_path.open(lane, out, int(channel.read_half.receive.limit), look):
+        if lane is not None and out is not None and fast_path.open(lane, out, int(channel.read_half.receive.limit), before_send):
             begun = channel.read_half.receive.begun()
             if begun:
                 if fast_path.keep(lane, begun):

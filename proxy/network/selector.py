@@ -94,7 +94,7 @@ class Selector:
         self.idle_ns: i64 = 0
         self.polls: i64 = 0  # how many
         self._epoll: Final = select.epoll()
-        # moves frames for channels that nobody looks into (``lanes``); None: the data path is not compiled
+        # moves frames for channels whose frames nothing but a tap inspects (``lanes``); None: the data path is not compiled
         self.fast_path: Final[FastPath | None] = new_fast_path(self._epoll.fileno())
         self._run_delay: Final = run_delay
         self._timed: SideStats | None = None  # the first side with runs that were sent in this poll

@@ -160,7 +160,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     for leg in (pair.client, pair.upstream):
         leg.close_lane()
         leg.forward_to = None
-        leg.looks = False
+        leg.only_tapped = False
     pair.client.let_go()
     pair.upstream.let_go()
     renewal, pair.renewal = pair.renewal, None
@@ -170,8 +170,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     if client is not None:
         client.write_half.release_held()
     for leg in (pair.client, pair.upstream):
-        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut and not leg.drops_frame:
-            losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
+        losses.cut_short_begun(pair, leg)
     _linger(pair, pair.client)
     if client is not None:
         client.write_half.uncork()

@@ -43,7 +43,7 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
         return
     other = leg.other.channel
     out = None if other is None else other.write_half
-    if pair.state is CLOSING or out is None or not (out.can_send or (leg.looks and out.has_pending_send)):
+    if pair.state is CLOSING or out is None or not (out.can_send or (leg.only_tapped and out.has_pending_send)):
         if run.part != 0:
             losses.drop_part(pair, leg, channel, run)
         else:
@@ -116,15 +116,15 @@ def _send(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent
         return
     if run.lease != 0 and sent is not run:
         sent = run.give_lease(sent)
-    if leg.looks and out.has_pending_send:  # only the rest of a read of the fast path comes while a send is pending
+    if leg.only_tapped and out.has_pending_send:  # only the rest of a read of the fast path comes while a send is pending
         out.send_behind(sent)
     elif not out.send(sent):
         channel.mute(PEER)
 
 
-def was_looked_at(leg: Leg, channel: Channel, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
+def was_tapped_and_forwarded(leg: Leg, channel: Channel, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
     """As ``RelayLeg.was_forwarded``, for a run that the tap has seen."""
-    fault, leg.fault = leg.fault, None
+    fault, leg.tap_fault = leg.tap_fault, None
     if fault is not None:
         raise fault
     out = leg.other.channel
@@ -330,11 +330,12 @@ def _tap_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def room_for(pair: Pair, leg: Leg) -> tuple[i64, bool]:
-    """How many bytes the other side takes at once, and whether nothing waits there; dropped bytes need no room."""
+    """How many bytes the other side takes at once, and whether nothing waits there; dropped bytes need no room. If the other side is gone, a frame
+    that was passed on in part is counted as lost.
+    """
     out = leg.other.channel
     if pair.state is CLOSING or out is None or not out.is_open:
-        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut and not leg.drops_frame:
-            losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)  # before its last piece is counted as a frame
+        losses.cut_short_begun(pair, leg)  # before its last piece is counted as a frame
         return NO_LIMIT, True
     return out.room()
 

@@ -35,14 +35,14 @@ class RelayLeg(Leg):
             out.send_behind(run)
         else:
             forwarding.received(self.pair, self, channel, run)
-            if self.looks and channel.suits_lane and channel.read_half.frames_received != run.frames:
+            if self.only_tapped and channel.suits_lane and channel.read_half.frames_received != run.frames:
                 self._open_lanes(channel)
 
     def was_forwarded(self, run: Run, taken: i64, code: i64, rest: bytes | None) -> None:
         channel, out = self.channel, self.forward_to
         assert channel is not None, "a leg with events has a channel"
-        if self.looks:
-            forwarding.was_looked_at(self, channel, run, taken, code, rest)
+        if self.only_tapped:
+            forwarding.was_tapped_and_forwarded(self, channel, run, taken, code, rest)
             return
         if out is None or not out.can_send:  # the other channel was closed meanwhile
             forwarding.received(self.pair, self, channel, run)
@@ -55,9 +55,9 @@ class RelayLeg(Leg):
         other = self.other
         peer = other.channel
         if peer is not None and peer.suits_lane:
-            channel.open_lane(peer, self.look_at if self.looks else None)
-            if (other.forward_to is not None or other.looks) and peer.frames_received != 0:
-                peer.open_lane(channel, other.look_at if other.looks else None)
+            channel.open_lane(peer, self.tap_whole_frames if self.only_tapped else None)
+            if (other.forward_to is not None or other.only_tapped) and peer.frames_received != 0:
+                peer.open_lane(channel, other.tap_whole_frames if other.only_tapped else None)
 
     def may_read(self) -> bool:
         return self.channel is not None and self.admits_frames(self.channel)

@@ -44,6 +44,13 @@ def cut_short(pair: Pair, leg: Leg, channel: Channel, passed: i64) -> None:
         tapping.end_change(pair, leg)
 
 
+def cut_short_begun(pair: Pair, leg: Leg) -> None:
+    """As ``cut_short``, if a frame was passed on in part that is not complete yet."""
+    channel = leg.channel
+    if channel is not None and channel.read_half.receive.is_within_cut and not leg.drops_frame:
+        cut_short(pair, leg, channel, channel.read_half.cut_at)
+
+
 def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
     """A frame that was begun on a leg will not be completed."""
     if leg.tap is None:

@@ -2,8 +2,8 @@
 rules it lives; see ``leg`` for the hot path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink, which passes its runs on. While a pair is OPEN and its frames are
-not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one ``send`` (rule 2). A leg whose frames only a tap
-inspects ``looks``: the fast path calls ``look_at`` before it sends a run. Everything else is in five
+not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one ``send`` (rule 2). Of a leg that is
+``only_tapped`` the fast path calls ``tap_whole_frames`` before it sends a run. Everything else is in five
 modules of functions over a pair: ``opening`` (rule 1), ``forwarding`` (rules 2 and 3), ``tapping`` (which legs are tapped), ``ending``
 (rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` calls them. The rules:
 
@@ -160,8 +160,8 @@ class Leg(ChannelSink):
         self.is_client: Final[bool] = is_client  # it is the client's
         self.channel: Channel | None = None  # the client's, or the upstream attempt's; None before the first attempt
         self.forward_to: WriteHalf | None = None  # the writer for runs that are not inspected; None: they are inspected, or not forwarded
-        self.looks: bool = False  # only its tap inspects its runs, and mutes nothing: lanes pass them on behind ``look_at``
-        self.fault: Exception | None = None  # of ``look_at``
+        self.only_tapped: bool = False  # only its tap inspects its runs, and mutes nothing: lanes pass them on behind ``tap_whole_frames``
+        self.tap_fault: Exception | None = None  # of ``tap_whole_frames``
         self.tap: FrameTap | None = None  # of the runs that this channel receives
         self.next_tap: FrameTap | None = None  # while ``changes_tap``, the tap after the frame that is cut through now
         self.changes_tap: bool = False
@@ -188,19 +188,19 @@ class Leg(ChannelSink):
         if self.channel is not None:
             self.channel.close_lane()
 
-    def look_at(self, data: bytes, frames: i64) -> bool:
-        """Tap whole frames that the fast path sends next; False: an exception, which ``fault`` has."""
-        tap = self.tap
-        assert tap is not None, "a leg that looks has a tap"
-        size: i64 = len(data)
-        owner = self.pair.owner
+    def tap_whole_frames(self, data: bytes, frames: i64) -> bool:
+        """Tap frames that the fast path sends next. False: an exception, which is kept for ``was_forwarded``."""
         try:
+            tap = self.tap
+            assert tap is not None, "a leg that is only tapped has a tap"
+            owner = self.pair.owner
+            size: i64 = len(data)
             tap.append(Run(None, 0, data, 0, size, frames, 0, 0), self.frames, owner.selector.read_clock() + owner.wall_offset_ns)
+            self.frames += frames
+            self.bytes += size
         except Exception as error:
-            self.fault = error
+            self.tap_fault = error
             return False
-        self.frames += frames
-        self.bytes += size
         return True
 
     def gates_reads(self) -> bool:

@@ -74,22 +74,22 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
 
 
 def forward(pair: Pair, leg: Leg) -> None:
-    """Set ``forward_to``: runs are written without inspection if the pair is open and nothing inspects them. And ``looks``: only a tap
-    inspects them, and mutes no source. Responses of a draining pair are inspected, because the pair may end after each.
+    """Set ``forward_to``: runs are written without inspection if the pair is open and nothing inspects them. And ``only_tapped``: only
+    a tap inspects them, and mutes no source. Responses of a draining pair are inspected, because the pair may end after each.
     """
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
     leg.close_lane()
     leg.forward_to = None
-    leg.looks = False
+    leg.only_tapped = False
     if out is None or not passes or (pair.draining and not leg.is_client):
         return
     if not leg.inspects_frames():
         leg.forward_to = out.write_half
     else:
-        sees_all = leg.look is None and leg.translation is None and pair.pairing is None and pair.route.handler is None
-        leg.looks = sees_all and leg.tap is not None and not leg.tap.mutes
+        nothing_else = leg.look is None and leg.translation is None and pair.pairing is None and pair.route.handler is None
+        leg.only_tapped = nothing_else and leg.tap is not None and not leg.tap.mutes
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

@@ -67,8 +67,8 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
 
 
 def prepare_consumer(root: str, name: str, now_ns: int) -> None:
-    """Register a consumer that has read nothing, unless it is registered or runs. On a disk that fills up before its first progress it could not
-    register. Raises as ``write_consumer``.
+    """Register a consumer that has read nothing, unless it is registered or runs. Call it before frames are written: on a full disk there is no room
+    for a new file. Raises as ``write_consumer``.
     """
     with contextlib.suppress(ConsumerInUseError), claim_consumer(root, name):
         if not os.path.lexists(_path(root, name)):

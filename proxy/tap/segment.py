@@ -14,7 +14,6 @@ are missing.
 
 import contextlib
 import errno
-import functools
 import importlib
 import os
 import time
@@ -40,20 +39,6 @@ from framegate.proxy.tap.record import (
 
 # Linux takes at most 1024 pieces in one gathering write.
 MAX_PIECES: Final = 1024
-# A file that is larger than this gets its room from the file system in such steps, ahead of its blocks: a write into allocated room takes two thirds
-# of the processor's time.
-ROOM_STEP: Final = 4 << 20
-KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
-
-
-@functools.cache
-def _fallocate() -> Any:
-    """The system's function; None: there is none. Python's own one moves the end of the file. Looked up once: ctypes makes a class for each look-up,
-    which only the collector frees.
-    """
-    import ctypes
-
-    return getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -77,17 +62,6 @@ class SegmentFiles:
         except FileNotFoundError:
             return False
         return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
-
-    def allocate(self, fd: int, start: int, length: int) -> None:
-        """Allocate room behind the end of the file, which stays where it is. ``truncate`` gives back what was not written."""
-        import ctypes  # here, because it takes a third of a MiB
-
-        function = _fallocate()
-        if function is None:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        if function(fd, KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(length)) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
@@ -146,7 +120,6 @@ class SegmentLog:
         self._base: i64 = 0
         self._opened_ns: i64 = 0
         self._position: i64 = 0
-        self._room: i64 = 0  # where the room ends that was allocated ahead
         self._first_block: i64 = 0
         self._request_frames: i64 = 0
         self._response_frames: i64 = 0
@@ -178,8 +151,6 @@ class SegmentLog:
         for part in layout.parts:
             crc = self._crc32(part, crc)
         header = encode_block_header(layout.header(self.offset, self.blocks, crc))
-        if self._position + length > self._room:
-            self._allocate(self._position + length)
         try:
             self._write_all(int(self._fd), [header, *layout.parts], self._position)
         except Exception:
@@ -196,13 +167,6 @@ class SegmentLog:
         self.blocks += 1
         self.bytes_written += length
         return True
-
-    def _allocate(self, end: i64) -> None:
-        """Allocate room up to ``end`` and to the end of the step that it is in."""
-        start = self._room
-        self._room = (end + ROOM_STEP - 1) // ROOM_STEP * ROOM_STEP
-        with contextlib.suppress(OSError):  # then each write allocates its own, or fails
-            self._files.allocate(int(self._fd), int(start), int(self._room - start))
 
     def _forget(self, path: str) -> None:
         """Count a segment that another program deleted."""
@@ -234,7 +198,6 @@ class SegmentLog:
         header = encode_segment_header({**self._header, "base": int(self._base), "created_ns": time.time_ns()})
         self._fd = self._files.create(self._path(sealed=False))
         self._position = SEGMENT_HEADER_BYTES
-        self._room = ROOM_STEP
         self._opened_ns = now_ns
         self._first_block = self.blocks
         self._request_frames = self._response_frames = self._lost_frames = 0
@@ -248,9 +211,6 @@ class SegmentLog:
     def _leave(self, *, sealed: bool, flags: int = 0) -> None:
         """Finish the open file: it will be sealed, or is removed at once. Raises OSError: it could not be removed; no file is open all the same."""
         seal = encode_seal(self._seal(flags)) if sealed else b""
-        if self._room > ROOM_STEP and sealed:
-            with contextlib.suppress(OSError):  # what is left is given back with the file
-                self._files.truncate(int(self._fd), int(self._position))
         left = _Left(self._path(sealed=False), self._path(sealed=True) if sealed else "", int(self._fd), seal)
         self._fd = -1
         self._unfinished.append(left)

@@ -9,7 +9,7 @@ from framegate.control.demo.certificates import create
 CODE = """
 import sys
 from framegate.control import asyncio_tls
-asyncio_tls.import_without()
+asyncio_tls.import_without_tls()
 import asyncio
 print("ssl" in sys.modules, "_ssl" in sys.modules)
 
@@ -42,6 +42,8 @@ def test_asyncio_comes_without_ssl_and_has_tls_once_it_is_asked_for(tmp_path: Pa
 
 
 def test_who_has_asyncio_already_keeps_it() -> None:
-    code = "import asyncio; from framegate.control import asyncio_tls; asyncio_tls.import_without(); import ssl; print(asyncio.sslproto.ssl is ssl)"
+    code = (
+        "import asyncio; from framegate.control import asyncio_tls; asyncio_tls.import_without_tls(); import ssl; print(asyncio.sslproto.ssl is ssl)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "True\n"

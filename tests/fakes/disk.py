@@ -36,10 +36,6 @@ class FakeDisk(SegmentFiles):
             self.room -= take - within
         return super().write(fd, [whole[:take]], position)
 
-    def allocate(self, fd: int, start: int, length: int) -> None:
-        self._call("allocate")
-        super().allocate(fd, start, length)
-
     def truncate(self, fd: int, length: int) -> None:
         self._call("truncate")
         if self.room is not None:

@@ -7,6 +7,7 @@ import ssl
 from typing import Any
 
 from framegate.proxy.relay.pair import Leg, Pair
+from tests.fakes.crowd import KIB, MIB, Crowd
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import World, _is_shaken, frame
 
@@ -84,3 +85,24 @@ def opened(world: World) -> tuple[socket.socket, socket.socket, Pair]:
     assert served(world, pair.client)
     assert served(world, pair.upstream)
     return client, upstream, pair
+
+
+PARTLY_TAKEN = ((64, 700), (200, 700), (64, 64, 64, 700), (45, 60, 60), (100, 30))  # KiB of frames of which the socket takes a part
+
+
+def give_partly_taken(crowd: Crowd, sizes: tuple[int, ...], *, reported: bool) -> None:
+    """Twenty times: two frames of 100 B on open lanes, and then what the peer's socket does not take at once: whole frames, and behind them what only
+    Python passes on: the first piece of a frame that is cut through, frames above a limit that only reports, the beginning of a frame.
+    """
+    couple = crowd.join(buffer=16 * KIB)
+    limit = couple.pair.client.channel.options.limit
+    limit.value, limit.passed_to = (50 * KIB, MIB) if reported else (MIB, -1)
+    was_served = 0
+    for _ in range(20):
+        for peer in couple.peers * 2:
+            peer.give(100)
+            crowd.settle(lambda peer=peer: peer.done)
+        was_served += served(crowd, couple.pair.client)
+        couple.client.give(*(size * KIB for size in sizes))
+        crowd.settle(lambda: couple.done)
+    assert was_served >= 4

@@ -43,7 +43,8 @@ def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
 
 
 def check_sizes(proxy: Framegate) -> None:
-    assert resident_bytes(proxy.process.pid) <= 80 * MIB
+    assert resident_bytes(proxy.process.pid) <= 45 * MIB, "gRPC is loaded later"
+    assert "libssl" not in Path(f"/proc/{proxy.process.pid}/maps").read_text(), "control terminates no TLS here"
     for pid in proxy.processors:
         assert resident_bytes(pid) <= 28 * MIB
 

@@ -51,8 +51,8 @@ class Wires:
             self.epoll.register(sock.fileno(), select.EPOLLIN)
             self.path.add(lane)
 
-    def open(self, number: int = 0, look: Callable[[bytes, int], bool] | None = None) -> None:
-        self.path.open(self.lanes[number], self.lanes[1 - number], 100, look)
+    def open(self, number: int = 0, before_send: Callable[[bytes, int], bool] | None = None) -> None:
+        self.path.open(self.lanes[number], self.lanes[1 - number], 100, before_send)
 
     def run(self, *, opened: bool = True) -> Any:
         return self.path.run(1, 1 << 62, opened)
@@ -159,7 +159,7 @@ def test_the_rest_of_a_frame_whose_beginning_was_given_completes_it(wires):
     assert wires.far.recv(100) == frame(b"one") + frame(b"two")
 
 
-def test_whole_frames_are_looked_at_before_they_are_sent(wires):
+def test_a_function_has_whole_frames_before_they_are_sent(wires):
     fd = wires.ours[0].fileno()
     seen = []
 
@@ -169,7 +169,7 @@ def test_whole_frames_are_looked_at_before_they_are_sent(wires):
         seen.append((data, frames))
         return len(seen) < 2
 
-    wires.open(look=look)
+    wires.open(before_send=look)
     wires.near.sendall(frame(b"one") + frame(b"two") + frame(b"three")[:6])
     wires.path.wait(1000)
     assert wires.run() == ([], None, [(wires.stats, 1)])
@@ -181,7 +181,7 @@ def test_whole_frames_are_looked_at_before_they_are_sent(wires):
     assert wires.path.served(wires.lanes[0]) is None
 
 
-def test_a_lane_that_is_closed_keeps_nothing_of_who_looks(wires):
+def test_a_lane_that_is_closed_forgets_the_function(wires):
     class Looker:
         def look(self, _data: bytes, _frames: int) -> bool:
             return True
@@ -189,7 +189,7 @@ def test_a_lane_that_is_closed_keeps_nothing_of_who_looks(wires):
     for close in (wires.lanes[0].close, wires.lanes[1].close, lambda: wires.path.remove(wires.lanes[0]), lambda: wires.open()):
         looker = Looker()
         gone = weakref.ref(looker)
-        wires.open(look=looker.look)
+        wires.open(before_send=looker.look)
         del looker
         assert gone() is not None
         close()

@@ -12,8 +12,8 @@ from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS
 from framegate.proxy.network.lanes import HAS_FAST_PATH
 from framegate.proxy.relay import ending
 from tests.fakes.cases import each_of
-from tests.fakes.crowd import KIB, MIB
-from tests.fakes.lanes import opened, served
+from tests.fakes.crowd import MIB
+from tests.fakes.lanes import PARTLY_TAKEN, give_partly_taken, opened, served
 from tests.fakes.world import frame
 from tests.proxy.relay.conftest import finish, passes, send_all
 
@@ -147,24 +147,9 @@ def test_what_the_peer_does_not_take_waits_in_python_and_no_byte_is_lost(make_ei
 
 
 @each_of("reported", (False, True))
-@each_of("sizes", ((64, 700), (200, 700), (64, 64, 64, 700), (45, 60, 60), (100, 30)))
+@each_of("sizes", PARTLY_TAKEN)
 def test_what_comes_with_frames_that_the_peer_does_not_take_is_sent_behind_them(make_crowd, sizes: tuple[int, ...], reported: bool):
-    """One read has whole frames, of which the socket takes a part, and then what only Python passes on: the first piece of a frame that is cut
-    through, frames above a limit that only reports, the beginning of a frame.
-    """
-    crowd = make_crowd(cut_requests=True, limit=MIB)
-    couple = crowd.join(buffer=16 * KIB)
-    limit = couple.pair.client.channel.options.limit
-    limit.value, limit.passed_to = (50 * KIB, MIB) if reported else (MIB, -1)
-    was_served = 0
-    for _ in range(20):
-        for peer in couple.peers * 2:
-            peer.give(100)
-            crowd.settle(lambda peer=peer: peer.done)
-        was_served += served(crowd, couple.pair.client)
-        couple.client.give(*(size * KIB for size in sizes))
-        crowd.settle(lambda: couple.done)
-    assert was_served >= 4
+    give_partly_taken(make_crowd(cut_requests=True, limit=MIB), sizes, reported=reported)
 
 
 @each_of("end", ("client", "upstream"))

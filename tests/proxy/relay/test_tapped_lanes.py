@@ -12,8 +12,8 @@ from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.tallies import Reserve, Tally
 from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
-from tests.fakes.crowd import KIB, MIB
-from tests.fakes.lanes import opened, served
+from tests.fakes.crowd import MIB
+from tests.fakes.lanes import PARTLY_TAKEN, give_partly_taken, opened, served
 from tests.fakes.tap_read import Frame, read_frames, read_gaps
 from tests.fakes.world import World, frame
 from tests.proxy.relay.conftest import finish, passes, tapping
@@ -97,21 +97,10 @@ def test_rules_that_change_hold_from_the_next_frame_on(make_plain, tmp_path):
 
 
 @each_of("reported", (False, True))
-@each_of("sizes", ((64, 700), (200, 700), (64, 64, 64, 700), (45, 60, 60), (100, 30)), fresh={"folder": TemporaryDirectory})
+@each_of("sizes", PARTLY_TAKEN, fresh={"folder": TemporaryDirectory})
 def test_what_the_peer_does_not_take_is_in_the_log_once_and_in_order(make_crowd, folder: str, sizes: tuple[int, ...], reported: bool):
     crowd = make_crowd(cut_requests=True, limit=MIB, **tapping(Path(folder), queue_size=256 * MIB))
-    couple = crowd.join(buffer=16 * KIB)
-    limit = couple.pair.client.channel.options.limit
-    limit.value, limit.passed_to = (50 * KIB, MIB) if reported else (MIB, -1)
-    was_served = 0
-    for _ in range(20):
-        for peer in couple.peers * 2:
-            peer.give(100)
-            crowd.settle(lambda peer=peer: peer.done)
-        was_served += served(crowd, couple.pair.client)
-        couple.client.give(*(size * KIB for size in sizes))
-        crowd.settle(lambda: couple.done)
-    assert was_served >= 4
+    give_partly_taken(crowd, sizes, reported=reported)
     found = [len(body) for body in bodies(log_of(crowd, folder), "request")]
     assert len(found) == 20 * (2 + len(sizes))
     assert found[: 2 + len(sizes)] == found[-2 - len(sizes) :]

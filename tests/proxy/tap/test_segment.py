@@ -11,8 +11,8 @@ from framegate.proxy.network.run import Buffer
 from framegate.proxy.tap.block import JOIN_BELOW, Block
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.log_reader import segments
-from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, SEGMENT_HEADER_BYTES
-from framegate.proxy.tap.segment import MAX_PIECES, ROOM_STEP, SegmentLog, reason_of, remainder
+from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
+from framegate.proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
 from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import read_blocks, segment_facts
@@ -271,26 +271,3 @@ def test_remainder_of_a_gathering_write(wrote: int) -> None:
 def test_errors_have_reasons() -> None:
     assert reason_of(OSError(errno.ENOSPC, "")) == reason_of(OSError(errno.EDQUOT, "")) == REASON_DISK_FULL
     assert reason_of(OSError(errno.EIO, "")) == REASON_DISK_ERROR
-
-
-@each_of("fails", (False, True))
-def test_a_large_file_has_room_ahead_of_its_blocks_until_it_is_sealed(tmp_path: Path, fails: bool) -> None:
-    root = tmp_path / str(fails)
-    root.mkdir()
-    disk = FakeDisk()
-    disk.failing = {"allocate", "truncate"} if fails else set()
-    log = log_of(root, disk, size=2 * ROOM_STEP)
-    path = root / "s" / "00000000000000000000.open"
-    sizes = []
-    for number in range(5):
-        log.append(block(bytes([number]) * (ROOM_STEP // 4)), 0)
-        found = path.stat()
-        sizes.append(found.st_size)
-        assert found.st_size == SEGMENT_HEADER_BYTES + log.offset
-        if not fails:
-            assert 512 * found.st_blocks >= (2 * ROOM_STEP if found.st_size > ROOM_STEP else 0)
-    assert disk.calls.count("allocate") == 1
-    log.seal()
-    found = path.with_suffix(".seg").stat()
-    assert (found.st_size, 512 * found.st_blocks < found.st_size + ROOM_STEP // 4) == (sizes[-1], True)
-    assert [payload[:1] for payload in payloads(root)] == [bytes([number]) for number in range(5)]
