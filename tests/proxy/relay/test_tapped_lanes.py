@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network.lanes import HAS_FAST_PATH
 from framegate.proxy.tap.rules import TapRules
@@ -14,6 +15,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.cases import each_of
 from tests.fakes.crowd import MIB
 from tests.fakes.lanes import PARTLY_TAKEN, give_partly_taken, opened, served
+from tests.fakes.limited import limits
 from tests.fakes.tap_read import Frame, read_frames, read_gaps
 from tests.fakes.world import World, frame
 from tests.proxy.relay.conftest import finish, passes, tapping
@@ -70,6 +72,23 @@ def test_one_direction_may_be_tapped(make_plain, tmp_path):
     assert served(world, pair.upstream)
     finish(world, client, upstream)
     assert bodies(log_of(world, str(tmp_path)), "response") == [b"any", b"any", b"answer"]
+
+
+def test_a_quota_that_is_set_and_taken_back_closes_the_lane_meanwhile(make_plain, tmp_path):
+    world = make_plain("framed", **tapping(tmp_path))
+    client, upstream, pair = opened(world)
+    for rate, lanes in ((10_000, False), (0, True), (10_000, False)):
+        client.sendall(frame(b"begun")[:6])
+        world.poll()
+        world.relay.pairs.quotas.set_limits(limits(listener=RateLimits(request_bytes_rate=rate)))
+        pair.client.join_quotas()
+        assert not served(world, pair.client)
+        client.sendall(frame(b"begun")[6:])
+        assert world.read(upstream, 9) == frame(b"begun")
+        passes(world, client, upstream, frame(b"more"))
+        assert served(world, pair.client) is lanes
+    finish(world, client, upstream)
+    assert bodies(log_of(world, str(tmp_path)), "request") == [b"any", b"any"] + [b"begun", b"more"] * 3
 
 
 def test_rules_that_change_hold_from_the_next_frame_on(make_plain, tmp_path):
