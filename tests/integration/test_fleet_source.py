@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from framegate.proxy.pipeline.sql import open_tables
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap.store import StoreError, store_at
-from tests.fakes.jobs import WAIT_S, running, table
+from tests.fakes.jobs import WAIT_S, environment, running, table
 from tests.fakes.jobs import until as until_job
 from tests.fakes.kept_tap import START
 from tests.fakes.s3 import S3
@@ -200,6 +202,68 @@ def test_a_job_over_three_nodes_that_is_killed_twice_has_each_frame_once_and_jud
         assert [tuple(row.values()) for row in ask(nodes).to_pylist()] == [("a", True), ("b", True), ("c", False)]
     with pytest.raises(Exception, match="of a log in an object store, not of a directory"), contextlib.closing(TableWriter(output)) as writer:
         start_query(spark, PipelineSettings(source=fleet.taps["a"].folder, output=output, available_now=True), writer).awaitTermination(WAIT_S)
+
+
+FRAMES = """
+import json, sys
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from framegate.proxy.pipeline.pyspark_framegate import register
+settings = {"spark.ui.enabled": "false", "spark.sql.python.filterPushdown.enabled": "true"}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+register(spark)
+for line in sys.stdin:
+    options, where = json.loads(line)
+    try:
+        rows = spark.read.format("framegate").options(rows="frames", **options).load().where(where)
+        print(json.dumps([[row.node, row.payload.hex()] for row in rows.select("node", "payload").collect()]), flush=True)
+    except PySparkException as error:
+        print(json.dumps(str(error)), flush=True)
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(200)
+def test_spark_gets_the_frames_of_a_fleet_reads_no_segment_that_a_filter_leaves_out_and_names_what_is_gone(fleet: Fleet, s3: S3) -> None:
+    fleet.send(0, rounds=6)
+    fleet.send(1, rounds=6)
+    fleet.end()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", FRAMES], env=environment(), stdin=pipe, stdout=pipe, text=True) as spark:
+        to, answers = spark.stdin, spark.stdout
+        assert to is not None
+        assert answers is not None
+
+        def ask(where: str = "true", **options: str) -> Any:
+            s3.requests.clear()
+            print(json.dumps([{"path": s3.url, **options}, where]), file=to, flush=True)
+            return json.loads(answers.readline())
+
+        def frames(where: str = "true", **options: str) -> Sent:
+            return collections.Counter((node, bytes.fromhex(body)) for node, body in ask(where, **options))
+
+        def read() -> set[str]:
+            return {path for method, path in s3.requests if method == "GET" and path.endswith(".seg")}
+
+        def of(*nodes: str) -> Sent:
+            return collections.Counter({key: count for key, count in fleet.sent.items() if key[0] in nodes})
+
+        assert frames() == fleet.sent
+        of_b = {path for path in read() if "/b/" in path}
+        assert (frames("node = 'b'"), read()) == (of("b"), of_b)
+        late = frames("capture_time >= timestamp '2023-11-14 22:14:00+00' and node = 'b'")
+        assert late < of("b")
+        assert late.total() == of("b").total() / 2
+        assert (ask("capture_time >= timestamp '2100-01-01 00:00:00+00'"), read()) == ([], set()), "all segments are older"
+        s3.put(min(of_b), None)
+        assert "b.0.b0" in ask(), "an error names the stream"
+        left = frames(failOnDataLoss="false")
+        assert left < fleet.sent
+        assert {node for node, _ in fleet.sent - left} == {"b"}
+        assert frames("node in ('a', 'c')") == of("a", "c"), "what is left out is not missed"
+        to.close()
+        assert spark.wait(WAIT_S) == 0
 
 
 # --- a cluster -----------------------------------------------------------------------------------------------------------------------
