@@ -318,10 +318,13 @@ class Shipper:
     def _replace(self, ledger: Ledger, shipped: Shipped) -> None:
         assert self._stored is not None, "it was read"
         content = merged(self._stored, ledger, shipped, shipped.heard_ns)
+        first = self._version is None
         try:
             self._write(content)
         except (ConflictError, AbsentError) as error:
             self._stored = None  # it is read again next time
+            if first and isinstance(error, AbsentError):
+                raise StoreError(f"there is no such bucket or container: {error}") from error
             self._replaced = isinstance(error, ConflictError)
             raise StoreError(f"{self._store.root}/{LEDGER_NAME} was replaced: does another framegate have this node's name?") from error
         self._stored = ledger_of(content)

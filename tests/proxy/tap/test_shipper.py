@@ -197,6 +197,13 @@ def test_a_bucket_that_is_missing_is_not_taken_for_a_segment_that_retention_took
     assert not read_ledger(edge.root).present
 
 
+def test_a_bucket_that_is_missing_is_not_taken_for_another_framegate(tmp_path: Path, s3: S3) -> None:
+    edge = ShippedTap(tmp_path / "tap", url="s3://missing/production")
+    with pytest.raises(StoreError, match="no such bucket"):
+        edge.look()
+    edge.leave()
+
+
 def test_what_retention_takes_meanwhile_is_a_line_of_the_ledger(edge: ShippedTap) -> None:
     edge.tap.end(in_segments(edge.tap, 4))
     edge.store.faults = {"create": [lambda: edge.tap.keep(14_000)]}
