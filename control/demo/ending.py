@@ -61,7 +61,7 @@ def conclude(console: Console, place: Workspace, checks: Sequence[tuple[str, boo
     lines = [
         *(f"{'ok   ' if fine else 'WRONG'} {text}" for text, fine in checks),
         *notes,
-        f"Delta tables:   {place.tables}  (frames, requests, kafka_partitions, groups, gaps, traffic_by_minute, completeness)",
+        f"Delta tables:   {place.tables}  (frames, requests, kafka_partitions, groups, connections, gaps, traffic_by_minute, completeness)",
         f'pandas:         {_typed(Path(sys.executable))} -c "from deltalake import DeltaTable; {look}"',
         f"tap's log:      {program()} tap verify {place.tap}    logs of every process: {place.logs}",
         f"try next:       {program()} check --config {place.configuration}",

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
@@ -108,9 +109,8 @@ def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None
             held.enter_context(claim_consumer(str(settings.source), settings.consumer, settings.place_of_checkpoint))
             registered = True
         except ConsumerInUseError as error:
-            raise UsageError(
-                f"--consumer: {error}. Name another, or, when that job is no more: framegate tap consumers remove {settings.consumer}"
-            ) from error
+            remove = shlex.join(["framegate", "tap", "consumers", "remove", str(settings.source), settings.consumer])
+            raise UsageError(f"--consumer: {error}. Name another, or, when that job is no more: {remove}") from error
         except OSError as error:
             reason = f"{error.filename or settings.source}: {error.strerror}"
             emit({"event": "unregistered", "consumer": settings.consumer, "reason": reason})

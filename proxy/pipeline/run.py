@@ -240,7 +240,7 @@ def _check(settings: PipelineSettings) -> Budget:
     """Check what can be checked without touching anything. Raises UsageError."""
     with _usage_errors():
         if settings.start_from not in ("earliest", "latest"):
-            parse_time(settings.start_from)
+            parse_time(settings.start_from, "--from")
         if settings.consumer and not re.fullmatch(CONSUMER_NAME, settings.consumer):
             raise UsageError(f"--consumer: letters, digits, dot, dash and underscore, not {settings.consumer}")
         return settings.budget()

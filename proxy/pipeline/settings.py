@@ -47,7 +47,7 @@ class PipelineSettings:
         """How the heap is divided. Raises ValueError: it has no room for what was asked, or a size is not valid."""
         heap = heap_bytes(self.memory)
         cores = self.cores or slots(heap, len(os.sched_getaffinity(0)))
-        return budget(heap, cores, batch=self.max_bytes_per_trigger, keep=parse_payload(self.payload))
+        return budget(heap, cores, batch=self.max_bytes_per_trigger, keep=parse_payload(self.payload, "--payload"))
 
     @property
     def in_store(self) -> bool:
@@ -176,11 +176,11 @@ def parse_time(text: str, name: str = "startingOffsets", others: str = "earliest
     return nanoseconds(at)
 
 
-def parse_payload(text: str) -> int | None:
+def parse_payload(text: str, name: str = "payload") -> int | None:
     """How many bytes of each body to keep; None: all. Raises OptionError for another text."""
     if text in ("full", "none"):
         return None if text == "full" else 0
-    return _size("payload", text, "none, full or bytes like 64 or 4k")
+    return _size(name, text, "none, full or bytes like 64 or 4k")
 
 
 def _size(name: str, text: str, wanted: str = "bytes above 0, like 67108864 or 64m") -> int:

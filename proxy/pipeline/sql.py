@@ -55,4 +55,7 @@ def _run(builder: QueryBuilder, statement: str) -> pa.Table:
     try:
         return pa.table(builder.execute(statement))
     except (DeltaError, OSError) as error:
-        raise QueryError(" ".join(str(error).split())) from error
+        text = " ".join(str(error).split())
+        unknown = re.search(r"table 'datafusion\.public\.(.+)' not found", text)
+        known = ", ".join(sorted({*TABLE_SCHEMAS, *queries("datafusion")}))
+        raise QueryError(f"no table {unknown[1]}: there are {known}" if unknown else text) from error

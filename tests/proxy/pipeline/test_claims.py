@@ -115,7 +115,7 @@ def test_a_consumer_is_one_job_of_the_tap(tmp_path: Path, capsys: pytest.Capture
     write_consumer(str(tmp_path), "pipeline", {}, 1, "/elsewhere/_checkpoint")
     said = refusal(capsys, source=tmp_path, output=tmp_path / "out")
     assert "--consumer: the name pipeline is in use by /elsewhere/_checkpoint" in said
-    assert "framegate tap consumers remove pipeline" in said
+    assert f"framegate tap consumers remove {tmp_path} pipeline" in said
     with claim_consumer(str(tmp_path), "mine"):
         assert "another process reads under the name mine" in refusal(capsys, source=tmp_path, output=tmp_path / "out", consumer="mine")
 

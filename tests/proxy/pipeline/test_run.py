@@ -27,8 +27,8 @@ def test_no_java_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("told", "fault"),
     [
-        ({"start_from": "yesterday"}, "startingOffsets: earliest, latest or a time like"),
-        ({"payload": "some"}, "payload: none, full or bytes"),
+        ({"start_from": "yesterday"}, "--from: earliest, latest or a time like"),
+        ({"payload": "some"}, "--payload: none, full or bytes"),
         ({"consumer": "../x"}, "--consumer: letters, digits"),
         ({"payload": "1g"}, "--memory: "),
         ({"cores": 128}, "--memory: 128 tasks at once"),

@@ -103,6 +103,11 @@ def test_a_query_that_cannot_be_run_is_one_line(hour: Output, statement: str) ->
     assert "\n" not in str(error.value)
 
 
+def test_a_table_that_is_not_there_is_answered_with_those_that_are(hour: Output) -> None:
+    with pytest.raises(QueryError, match=r"^no table frame: there are completeness, connections, frames, .* traffic_by_minute$"):
+        open_tables(hour)("SELECT * FROM frame")
+
+
 def test_comments_and_common_table_expressions_are_queries(hour: Output) -> None:
     ask = open_tables(hour)
     for statement in ("-- how many\n SELECT 1 AS n", "/* a\n b */ with x as (select 1 as n) select n from x", "(SELECT 1 AS n)", "values (1)"):
