@@ -140,9 +140,9 @@ class Report:
             print_line(f"not sent: {counted(count, 'request')}: {reason}")
         for reason, count in self.failures.most_common():
             print_line(f"failed: {counted(count, 'connection')}: {reason}")
+        verdict = ("no answer differs" if self.requests else "nothing was compared") if self.equal else "there are differences"
         print_line(
-            f"{counted(self.requests, 'request')} on {counted(self.connections, 'connection')}, at most {self.late_us / 1000:.1f} ms late; "
-            f"{'no answer differs' if self.equal else 'there are differences'}"
+            f"{counted(self.requests, 'request')} on {counted(self.connections, 'connection')}, at most {self.late_us / 1000:.1f} ms late; {verdict}"
         )
 
 

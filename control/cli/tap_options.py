@@ -23,7 +23,9 @@ class _TapDirectory(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, or the URL."""
-        if self._url and "://" in str(value):
+        if "://" in str(value):
+            if not self._url:
+                self.fail(f"{value} is a URL; this command reads a directory of this machine only", param, ctx)
             return URL.convert(value, param, ctx)
         directory = str(super().convert(value, param, ctx))
         from framegate.proxy.tap.ledger import LEDGER_NAME

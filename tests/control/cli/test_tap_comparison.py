@@ -84,3 +84,8 @@ def test_the_report_has_a_row_for_each_api_and_a_line_for_each_other_count(capsy
         "failed: 1 connection: it is full",
         "4 requests on 2 connections, at most 1.3 ms late; there are differences",
     ]
+
+
+def test_a_report_of_nothing_does_not_say_that_answers_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    Report().print("table")
+    assert capsys.readouterr().out.splitlines()[-1] == "0 requests on 0 connections, at most 0.0 ms late; nothing was compared"

@@ -18,6 +18,12 @@ def test_what_is_no_log_is_wrong_usage(tmp_path: Path, command: list[str]) -> No
         assert CliRunner().invoke(main, ["tap", *command, str(log)]).exit_code == 2, log
 
 
+def test_a_url_where_only_a_directory_is_read_is_named_as_such() -> None:
+    for command in (["follow"], ["consumers", "list"]):
+        result = CliRunner().invoke(main, ["tap", *command, "s3://bucket/taps"])
+        assert (result.exit_code, "s3://bucket/taps is a URL" in result.stderr) == (2, True), command
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_store_without_nodes_is_1(tmp_path: Path, command: list[str]) -> None:
     result = CliRunner().invoke(main, ["tap", *command, f"file://{tmp_path}"])
