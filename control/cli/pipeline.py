@@ -129,8 +129,10 @@ def shell(tables: pathlib.Path | str, output: str) -> None:
 
 
 def show(rows: Any, output: str) -> None:
-    """Print the rows of an Arrow table."""
-    if output == "json":
+    """Print the rows of an Arrow table; if there are none, a note says so."""
+    if output != "json" and rows.num_rows == 0:
+        print_note(f"no rows of {', '.join(rows.column_names)}")
+    elif output == "json":
         print_json([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()])
     else:
         print_table(rows.column_names, [[_text(value) for value in row.values()] for row in rows.to_pylist()])

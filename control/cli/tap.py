@@ -171,6 +171,8 @@ def _verify_fleet(url: str, summary: bool | None, gone: tuple[str, ...], within:
     except OSError as error:
         print_note(f"{url} cannot be read: {error}")
         sys.exit(EXIT_USAGE)
+    for name in sorted({*gone} - {node.name for node in fleet.nodes}):
+        print_note(f"--gone {name}: {url} has no such node")
     print_fleet(fleet, summary, output)
     sys.exit(fleet_exit_code(fleet))
 

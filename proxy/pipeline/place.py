@@ -175,5 +175,5 @@ def sync(paths: Iterable[Path]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """An error's text in one line, without colours, and without query strings, which may be signed."""
-    return " ".join(_QUERY.sub("?…", _COLOURS.sub("", str(error))).split())
+    """An error's text in one line, without colours, without query strings, which may be signed, and without the page that a store answered."""
+    return " ".join(_QUERY.sub("?…", _COLOURS.sub("", str(error).partition("<?xml")[0])).split()).rstrip(": ")

@@ -204,7 +204,10 @@ class _Job:
         reporter.report()
         reporter.register()
         print_event({"event": "stopped", "total": writer.total, "lag_bytes": reporter.lag_bytes()})
-        return self._stopped(through=through and failure is None)
+        code, text = self._stopped(through=through and failure is None)
+        if settings.available_now and code == EXIT_OK and not any(writer.total.values()):
+            text = f"nothing was read: {settings.source} has no frames, or is no tap's log"
+        return code, text
 
     def _stopped(self, *, through: bool) -> tuple[int, str]:
         """The end of a job that did not fail; ``through``: the query has ended by itself."""

@@ -107,6 +107,9 @@ def test_rows_are_a_table_or_json(answers: dict[str, Any]) -> None:
     assert [line.split() for line in shown.output.splitlines()] == [["topic", "at", "n"], ["orders", "2026-11-22T07:00:00Z", "7"], ["-", "-", "1"]]
     told = CliRunner().invoke(main, ["pipeline", "sql", "--tables", "t", "--output", "json", "SELECT"])
     assert json.loads(told.output) == [{"topic": "orders", "at": "2026-11-22T07:00:00Z", "n": 7}, {"topic": None, "at": None, "n": 1}]
+    answers["rows"] = answers["rows"].slice(2)
+    for words, said in ((["sql"], "framegate: no rows of topic, at, n\n"), (["sql", "--output", "json"], "[]\n")):
+        assert CliRunner().invoke(main, ["pipeline", *words, "--tables", "t", "SELECT"]).output == said
 
 
 @pytest.mark.parametrize(("folder", "query", "code"), [("none", "SELECT", 2), ("t", "DELETE", 1)])

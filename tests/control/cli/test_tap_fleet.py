@@ -75,6 +75,7 @@ def test_a_silent_node_is_named_and_the_exit_code_is_1(edge: ShippedTap) -> None
     gone = run("verify", edge.url, "--gone", "edge")
     assert (gone.exit_code, "silent" in gone.stdout, "edge is gone" in gone.stdout) == (1, False, True)
     assert gone.stdout.splitlines()[-1] == "not complete: 1 node; minutes: 2 lost"
+    assert f"--gone edgy: {edge.url} has no such node" in run("verify", edge.url, "--gone", "edgy").stderr
 
 
 def test_with_a_time_only_its_minutes_and_the_nodes_that_were_not_heard_in_it_count(edge: ShippedTap) -> None:

@@ -19,6 +19,9 @@ def test_a_place_is_a_folder_or_a_url_and_its_errors_are_one_line(tmp_path: Path
     assert place_of("s3://bucket/tables/").address("frames") == "s3://bucket/tables/frames"
     error = OSError("Generic S3 error\n  \x1b[31m↳\x1b[0m GET https://host/x?X-Amz-Signature=secret failed")
     assert one_line(error) == "Generic S3 error GET https://host/x?… failed"
+    assert (
+        one_line(OSError('Object at x not found: 404 Not Found:\n<?xml version="1.0"?>\n<Error>…</Error>')) == "Object at x not found: 404 Not Found"
+    )
 
 
 def test_a_file_is_there_when_its_block_has_ended_and_is_created_once_and_removed(output: Output) -> None:

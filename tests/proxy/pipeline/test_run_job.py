@@ -96,6 +96,14 @@ def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(
     assert sorted(tuple(row[name] for name in names) for row in table(output, "frames", *names)) == [(5, 5)] * 4 + [(size, kept)] * 4
 
 
+def test_a_job_that_finds_no_frame_says_so(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with running(source=str(tmp_path / "log"), output=str(tmp_path / "out"), available_now=True) as job:
+        out, said = job.communicate(timeout=WAIT_S)
+    assert (job.returncode, said) == (EXIT_OK, f"framegate pipeline: nothing was read: {tmp_path}/log has no frames, or is no tap's log\n")
+    assert json.loads(out.splitlines()[-1])["event"] == "stopped"
+
+
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: bool) -> None:
