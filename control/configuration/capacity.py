@@ -18,12 +18,12 @@ HANDLER_BASE: Final = 41 * MIB
 """A handler process: Python with asyncio (25 MiB) and deferred replies (16 MiB). Only ``handlers.memory`` bounds what handlers and waiting requests
 take.
 """
-CONNECTION: Final = 12 * KIB
-"""An idle pair, plaintext on both sides: 4.0 KiB in framegate (deploy/docs/performance.md) and 8 KiB in the kernel for its two sockets, for which the
+CONNECTION: Final = 15 * KIB
+"""An idle pair, plaintext on both sides: 6.9 KiB in framegate after traffic (deploy/docs/performance.md) and 8 KiB in the kernel for its two sockets, for which the
 container is charged as well (deploy/docs/limits.md).
 """
-TLS_SIDE: Final = 39 * KIB
-"""TLS on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 KiB), and one record that has begun, which is not booked (17 KiB;
+TLS_SIDE: Final = 40 * KIB
+"""TLS on one side of a pair: 22.8 KiB after a burst of 1 MB each way (29.7 - 6.9 KiB, OpenSSL 3.5), and one record that has begun, which is not booked (17 KiB;
 proxy/network/MEMORY.md).
 """
 ONE_READ: Final = 256 * KIB  # the most that one read may book beyond all other bounds (MEMORY.md)

@@ -38,7 +38,7 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
         "memory pool": 320 * MIB,
         "a frame beyond it in each processor": 250 * MIB + 640 * KIB,
         "tap queues": 16 * MIB,
-        "connections": 12 * MIB,
+        "connections": 15 * MIB,
     }
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
     shipped = memory_need(config(256 * MIB, TapConfig(directory="t", ship=ShipConfig(to="s3://b")), limits=ListenerLimits(connections=1024)), 2)
@@ -70,13 +70,13 @@ def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_liste
     tls, base, wrong = ListenerTls(certificate="c", key="k"), config(MIB), []
     for node, protected, own, connections, uncounted in (
         (0, None, (0, 0), 0, ("a", "b")),
-        (100, None, (0, 0), 100 * 51, ()),
-        (100, None, (30, 0), 30 * 51 + 70 * 12, ()),
-        (100, None, (30, 20), 30 * 51 + 20 * 12, ()),
-        (100, None, (0, 20), 100 * 51, ()),
-        (100, "b", (0, 0), 100 * 51, ("b",)),
-        (100, "b", (0, 20), 100 * 51 + 20 * 12, ()),
-        (100, "a", (20, 0), 20 * 51 + 100 * 12, ()),
+        (100, None, (0, 0), 100 * 55, ()),
+        (100, None, (30, 0), 30 * 55 + 70 * 15, ()),
+        (100, None, (30, 20), 30 * 55 + 20 * 15, ()),
+        (100, None, (0, 20), 100 * 55, ()),
+        (100, "b", (0, 0), 100 * 55, ("b",)),
+        (100, "b", (0, 20), 100 * 55 + 20 * 15, ()),
+        (100, "a", (20, 0), 20 * 55 + 100 * 15, ()),
     ):
         listeners = tuple(
             dataclasses.replace(base.listeners[0], name=name, limits=ListenerLimits(connections=most), tls=tls if name == "a" else None)

@@ -66,7 +66,7 @@ def follow(body: Callable[[Following], Awaitable[None]], seen: Container, count:
 def room(limit: int, processors: int) -> int:
     """MiB of a pool in a container of that size, by the sum of deploy/docs/limits.md."""
     usable = int(limit * 0.85) // MIB * MIB
-    rest = CONTROL_BASE + READER + processors * PROCESSOR_BASE + int(processors * (MIB + 256 * KIB) * 1.25) + 1000 * 12 * KIB
+    rest = CONTROL_BASE + READER + processors * PROCESSOR_BASE + int(processors * (MIB + 256 * KIB) * 1.25) + 1000 * 15 * KIB
     return int((usable - rest) / 1.25) // MIB
 
 
