@@ -61,7 +61,7 @@ format:  ## put the source into ruff's form
 bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
 	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --wish compiler,openssl,peers -- python tests/benchmarks $(ARGS)
 
-bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
+bench-quick:  ## the cost per frame only, in two minutes, ARGS="--before HEAD~1": beside the build of another commit
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
 
 bench-pipeline:  ## the pipeline: rows/s beside Spark's Parquet reader, delays, decoding, DuckDB; six minutes; ARGS="--quick"

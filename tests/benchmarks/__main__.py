@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("cpu", *PARTS)
     shapes = ",".join(shape.name for shape in SHAPES)
-    parser.add_argument("--quick", action="store_true", help="two minutes: part cpu, the C relay, HAProxy and framegate, short rounds, the guard")
+    parser.add_argument("--quick", action="store_true", help="two minutes: part cpu, the C relay, HAProxy and framegate, short rounds")
     parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all)")
     parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
     parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds in which the candidates take turns (default: 5; 1m: 7)")
     parser.add_argument("--seconds", type=float, help="measured in each round (default: 1.5)")
     parser.add_argument("--latency", action=argparse.BooleanOptionalAction, help="of part cpu: latency at half load, open loop")
-    parser.add_argument("--save-ratios", action="store_true", help="make this run's ratios the ones that the guard compares with (ratios.json)")
+    parser.add_argument("--before", metavar="COMMIT", help="compile this commit, too (some minutes), and have both builds take turns: the guard")
     parser.add_argument("--core", type=int, help="of the candidates (default: the last one); generator and echo take the others")
     parser.add_argument("--json", type=Path, help="file of the raw rounds (default: in .cache/bench/results); the plot is written beside it")
     options = parser.parse_args(arguments)
@@ -80,6 +80,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).split(",")
     options.protocols = options.protocols or ("plain,tls" if quick else "plain,tls,tls-both")
     options.candidates = (options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)).split(",")
+    options.candidates += [guard.FramegateBefore.name] if options.before else []
     options.rounds = options.rounds or (3 if quick else 5)
     options.seconds = options.seconds or (0.9 if quick else 1.5)
     options.latency = not quick if options.latency is None else options.latency
@@ -185,25 +186,17 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
     if rounds:
         summaries = report.summarize([row for row in rounds if row.rate == 0])
         plots.save(file.with_suffix(".svg"), options.loads, summaries, facts)
-        look_for_regressions(options, summaries, str(facts["cpu"]), console)
+        for line in guard.words(summaries):  # they do not change the exit code, since a noisy machine is no fault
+            console.print(line, highlight=False)
     console.print(f"raw rounds: {file}", highlight=False)
     return status
-
-
-def look_for_regressions(options: argparse.Namespace, summaries: report.Summaries, model: str, console: Console) -> None:
-    """Print the guard's lines; they do not change the exit code, since a noisy machine is no fault."""
-    now = guard.ratios(summaries)
-    committed = guard.read()
-    for line in guard.words(now, committed, model):
-        console.print(line, highlight=False)
-    if options.save_ratios:
-        guard.save(now, model)
-        console.print(f"ratios saved: {guard.FILE}", highlight=False)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The bench's command line."""
     options = parse(arguments)
+    if options.before:
+        guard.build(options.before)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that started processes are ended

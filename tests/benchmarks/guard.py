@@ -1,69 +1,64 @@
-"""The regression guard: each shape's ratio to its reference, beside the ratios that were committed."""
+"""The regression guard: an earlier commit's build takes turns with this one in the same run, so that both have the same machine at the same time."""
 
-import datetime
-import json
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
 from pathlib import Path
 
+from candidates import Framegate, Place, UnavailableError
 from report import Summaries
 
-FILE = Path(__file__).resolve().parent / "ratios.json"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".cache" / "bench" / "before"
 TOLERANCE = 1.1
-REFERENCES = {"plain": "c-relay", "tls": "haproxy", "tls-both": "haproxy"}
 
 
-def ratios(summaries: Summaries) -> dict[str, float]:
-    """framegate's processor time per frame as a multiple of the reference's in the same run, by `protocol shape`."""
-    found = {}
+class FramegateBefore(Framegate):
+    """The build that ``build`` made, with the configuration of the present one."""
+
+    name = "framegate-before"
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        commit = _git("log", "-1", "--format=%h of %cs", folder=FOLDER) if FOLDER.exists() else ""
+        return f"{super().version(place)}, {commit}"
+
+    @staticmethod
+    def program() -> str:
+        program = FOLDER / ".venv" / "bin" / "framegate"
+        if not program.exists():
+            raise UnavailableError("--before COMMIT builds it")
+        return str(program)
+
+
+def build(commit: str) -> None:
+    """Compile a commit in a work tree of its own, unless that was done before: some minutes. Raises CalledProcessError."""
+    _git("worktree", "prune")
+    if FOLDER.exists():
+        _git("checkout", "-q", "--force", "--detach", _git("rev-parse", commit), folder=FOLDER)
+    else:
+        _git("worktree", "add", "-q", "--force", "--detach", str(FOLDER), commit)
+    cache = FOLDER / ".cache"
+    cache.mkdir(exist_ok=True)
+    for name in ("uv", "uv-cache"):
+        if (ROOT / ".cache" / name).exists() and not (cache / name).exists():
+            (cache / name).symlink_to(ROOT / ".cache" / name)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEGATE_", "PYTHON", "VIRTUAL_ENV"))}
+    command = [os.path.realpath(sys.executable), "deploy/environment.py", "run", "--wish", "compiler", "--", "true"]
+    subprocess.run(command, cwd=FOLDER, env={**kept, "FRAMEGATE_REQUIRE_COMPILED": "1"}, check=True)
+
+
+def words(summaries: Summaries) -> list[str]:
+    """The guard's lines: each load that both builds had, and how many got worse; none if there was no build before."""
+    times: dict[str, float] = {}
     for (protocol, shape, candidate), row in summaries.items():
-        reference = summaries.get((protocol, shape, REFERENCES[protocol]))
-        if candidate == "framegate" and reference is not None:
-            found[f"{protocol} {shape}"] = round(row.cpu_us / reference.cpu_us, 3)
-    return found
+        before = summaries.get((protocol, shape, FramegateBefore.name))
+        if candidate == Framegate.name and before is not None:
+            times[f"{protocol} {shape}"] = row.cpu_us / before.cpu_us
+    worse = [load for load, time in times.items() if time > TOLERANCE]
+    lines = [f"guard: {'WORSE: ' if load in worse else ''}{load}: {time:.2f} of the time before" for load, time in times.items()]
+    return [*lines, f"guard: {len(worse) or 'none'} of {len(times)} loads got worse by more than {TOLERANCE - 1:.0%}"] if times else []
 
 
-def machine_class(cpu: str) -> str:
-    """The properties of a machine on which a ratio depends."""
-    return f"{os.cpu_count()} cores, {cpu}"
-
-
-def read(file: Path = FILE) -> dict[str, object]:
-    """The committed file; empty before the first time."""
-    found: dict[str, object] = json.loads(file.read_text()) if file.exists() else {}
-    return found
-
-
-def _ratios_in(committed: Mapping[str, object]) -> dict[str, float]:
-    found = committed.get("ratios")
-    return found if isinstance(found, dict) else {}
-
-
-def save(now: Mapping[str, float], cpu: str, file: Path = FILE) -> None:
-    """Write these ratios to the file; shapes that were not measured keep theirs."""
-    facts = {
-        "about": "framegate's CPU per frame ÷ its reference's in the same run (plain: the C relay, else HAProxy); --save-ratios rewrites it",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": machine_class(cpu),
-        "ratios": dict(sorted({**_ratios_in(read(file)), **now}.items())),
-    }
-    file.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
-
-
-def words(now: Mapping[str, float], committed: Mapping[str, object], cpu: str) -> list[str]:
-    """The guard's lines: warnings, then the shapes that got worse, then their number."""
-    if not committed:
-        return [f"guard: there is no {FILE.name} yet; --save-ratios makes it"]
-    before = _ratios_in(committed)
-    known = [load for load in now if load in before]
-    lines = []
-    if committed.get("machine") != machine_class(cpu):
-        lines.append(f"guard: the committed ratios are of another machine ({committed.get('machine')}): read with care")
-    if len(known) < len(now):
-        lines.append(f"guard: nothing committed for {', '.join(load for load in now if load not in before)}")
-    worse = [load for load in known if now[load] > before[load] * TOLERANCE]
-    for load in worse:
-        change, reference = now[load] / before[load] - 1, REFERENCES[load.split()[0]]
-        lines.append(f"guard: WORSE: {load}: {now[load]:.2f} × {reference}, was {before[load]:.2f} ({change:+.0%})")
-    lines.append(f"guard: {len(worse) or 'none'} of {len(known)} shapes got worse by more than {TOLERANCE - 1:.0%} since {committed.get('date')}")
-    return lines
+def _git(*words: str, folder: Path = ROOT) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout.strip()

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Place
+from guard import FramegateBefore
 from processes import VoidRoundError
 from steered import control
 
@@ -131,6 +132,9 @@ class HaProxyMutual(HaProxy, Mutual):
 
 
 CANDIDATES: dict[str, type[Candidate]] = {
-    **{kind.name: kind for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual, FramegateTap)},
+    **{
+        kind.name: kind
+        for kind in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, Framegate, FramegateLogins, FramegateMutual, FramegateTap, FramegateBefore)
+    },
     **{name: type(name, (Framegate,), {"name": name, **settings}) for name, settings in SETTINGS.items()},
 }
