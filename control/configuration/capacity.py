@@ -19,12 +19,12 @@ HANDLER_BASE: Final = 41 * MIB
 take.
 """
 CONNECTION: Final = 15 * KIB
-"""An idle pair, plaintext on both sides: 6.9 KiB in framegate after traffic (deploy/docs/performance.md) and 8 KiB in the kernel for its two sockets, for which the
-container is charged as well (deploy/docs/limits.md).
+"""A plaintext pair that is idle after traffic: 6.9 KiB in framegate (`make bench ARGS="--parts memory"`) and 8 KiB in the kernel for its two sockets,
+for which the container is charged as well (deploy/docs/limits.md).
 """
 TLS_SIDE: Final = 40 * KIB
-"""TLS on one side of a pair: 22.8 KiB after a burst of 1 MB each way (29.7 - 6.9 KiB, OpenSSL 3.5), and one record that has begun, which is not booked (17 KiB;
-proxy/network/MEMORY.md).
+"""TLS on one side of a pair: 22.8 KiB after a burst of 1 MB each way (29.7 - 6.9 KiB, OpenSSL 3.5), and one record that has begun, which is not
+booked (17 KiB; proxy/network/MEMORY.md).
 """
 ONE_READ: Final = 256 * KIB  # the most that one read may book beyond all other bounds (MEMORY.md)
 PIECES: Final = 1.25  # Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)

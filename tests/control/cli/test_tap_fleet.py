@@ -118,7 +118,7 @@ def test_two_at_once_and_a_directory_of_several_nodes(edge: ShippedTap, tmp_path
         (("verify", "file:///nowhere/at/all"), 1, "cannot be read"),
         (("ls", "file:///nowhere/at/all"), 1, "cannot be read"),
         (("cat", "s3://user:word@bucket"), 2, "credentials are taken from the environment"),
-        (("follow", "s3://bucket"), 2, "does not exist"),
+        (("follow", "s3://bucket"), 2, "is a URL"),
         (("verify", "{store}", "--accept", "so be it"), 2, "accepted in a directory"),
         (("ls", "{empty}"), 1, "has no nodes"),
         (("verify", "{empty}"), 1, "has no nodes"),
