@@ -1,7 +1,8 @@
-"""An S3 server (moto's) in this process, with faults on the way to it."""
+"""An S3 server (moto's) in this process, with faults on the way to it; and what it lacks to be one of Google Cloud Storage for obstore's client."""
 
 import contextlib
 import io
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 BUCKET = "taps"
 ABORTED = 100  # for a fault: the connection ends within the body
+_AUTHORIZED = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"  # for moto
 REFUSALS = {503: "503 Slow Down", 403: "403 Forbidden"}
 
 
@@ -22,6 +24,8 @@ class Quiet(WSGIRequestHandler):
 
 
 class S3:
+    scheme = "s3"
+
     def __init__(self, address: str = "127.0.0.1") -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
 
@@ -37,7 +41,7 @@ class S3:
         self._port = 0
         self.start()
         self.endpoint = f"http://{address}:{self._port}"  # its URL
-        self.url = f"s3://{BUCKET}/production"  # of a prefix in its bucket
+        self.url = f"{self.scheme}://{BUCKET}/production"  # of a prefix in its bucket
 
     def start(self) -> None:
         """Listen; at the same port, if it was stopped."""
@@ -93,9 +97,9 @@ class S3:
 
         name = path.removeprefix(f"/{BUCKET}/")
         if content is None:
-            obstore.delete(_client(f"s3://{BUCKET}"), name)
+            obstore.delete(_client(f"{self.scheme}://{BUCKET}"), name)
         else:
-            obstore.put(_client(f"s3://{BUCKET}"), name, content)
+            obstore.put(_client(f"{self.scheme}://{BUCKET}"), name, content)
 
     def environment(self) -> Mapping[str, str]:
         """What a client needs."""
@@ -113,14 +117,54 @@ class S3:
             self.stop()
 
 
+class Gcs(S3):
+    """The XML API of Google Cloud Storage: as S3's, but a condition of a request names the object's generation, a number that grows with each write."""
+
+    scheme = "gs"
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._generations: dict[str, int] = {}  # by path
+        self._writes = 0
+        self._lock = threading.Lock()
+        super().__init__(address)
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes] | None:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        wanted = environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH")
+        environ["HTTP_AUTHORIZATION"] = _AUTHORIZED
+
+        def begin(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            if status.startswith("2") and method == "PUT":
+                self._writes += 1
+                self._generations[path] = self._writes
+            if status.startswith("2") and method == "DELETE":
+                self._generations.pop(path, None)
+            if path in self._generations:
+                headers = [*headers, ("x-goog-generation", str(self._generations[path]))]
+            return start(status, headers, *more)
+
+        if method not in ("PUT", "DELETE"):
+            return super()._answer(environ, begin)
+        with self._lock:
+            if wanted is not None and int(wanted) != self._generations.get(path, 0):
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start("412 Precondition Failed", [("Content-Length", "0")])
+                return [b""]
+            return super()._answer(environ, begin)
+
+    def environment(self) -> Mapping[str, str]:
+        key = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key), "AWS_ALLOW_HTTP": "true"}
+
+
 @contextlib.contextmanager
-def s3_server(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Iterator[S3]:
+def s3_server(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1", kind: type[S3] = S3) -> Iterator[S3]:
     """A server with an empty bucket, for this process and its children; of another ``address`` than the loopback one also for others."""
     import urllib.request
 
     from framegate.proxy.tap import store
 
-    made = S3(address)
+    made = kind(address)
     try:
         for name, value in made.environment().items():
             monkeypatch.setenv(name, value)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,20 @@ from framegate.proxy.tap.shipping import END_S
 from framegate.proxy.tap.store import WHOLE, AbsentError, ConflictError, StoreError, store_at
 from tests.fakes.framegate import Framegate, Witness, alive, shipper_pid
 from tests.fakes.kept_tap import in_segments
-from tests.fakes.s3 import S3
+from tests.fakes.s3 import S3, Gcs, s3_server
 from tests.fakes.shipped import ShippedTap
 from tests.fakes.small_disk import tiny_disk
 from tests.fakes.upstream import ask
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=[S3, Gcs])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server of each kind of store."""
+    with s3_server(monkeypatch, kind=request.param) as made:
+        yield made
 
 
 def tapped(plain: dict[str, Any], directory: Path, s3: S3, **ship: Any) -> dict[str, Any]:
@@ -41,31 +49,31 @@ def found(s3: S3) -> Fleet:
     return verify_fleet(s3.url)
 
 
-def test_the_rules_of_a_store_hold_for_s3(s3: S3) -> None:
-    store = store_at(f"{s3.url}/n")
+def test_the_rules_of_a_store_hold(store: S3) -> None:
+    at = store_at(f"{store.url}/n")
     data = os.urandom(2 * WHOLE + 1)
-    store.replace("s/1", [b"1"], None)
-    store.replace("s/3", [data[:WHOLE], data[WHOLE:]], None)
-    assert b"".join(store.chunks("s/3")[0]) == data
+    at.replace("s/1", [b"1"], None)
+    at.replace("s/3", [data[:WHOLE], data[WHOLE:]], None)
+    assert b"".join(at.chunks("s/3")[0]) == data
     for name in ("s/1", "s/3"):  # of any size
         with pytest.raises(ConflictError):
-            store.replace(name, [data], None)
+            at.replace(name, [data], None)
     with pytest.raises(AbsentError):
-        store.read("s/2")
-    assert [(item.name, item.size) for item in store.items("s")] == [("1", 1), ("3", len(data))]
-    assert [item.name for item in store.items("s", "1")] == ["3"]
-    assert store_at(s3.url).folders() == ["n"]
-    _, version = store.read("s/1")
-    newer = store.replace("s/1", [b"22"], version)
+        at.read("s/2")
+    assert [(item.name, item.size) for item in at.items("s")] == [("1", 1), ("3", len(data))]
+    assert [item.name for item in at.items("s", "1")] == ["3"]
+    assert store_at(store.url).folders() == ["n"]
+    _, version = at.read("s/1")
+    newer = at.replace("s/1", [b"22"], version)
     for stale in (version, None):
         with pytest.raises(ConflictError):
-            store.replace("s/1", [b"3"], stale)
-    store.replace("s/1", [b"333"], newer)
+            at.replace("s/1", [b"3"], stale)
+    at.replace("s/1", [b"333"], newer)
     with pytest.raises(AbsentError):
-        store_at("s3://no-such-bucket/n").replace("x", [b""], None)
-    s3.fault = lambda method, path: 403
+        store_at(f"{store.scheme}://no-such-bucket/n").replace("x", [b""], None)
+    store.fault = lambda method, path: 403
     with pytest.raises(StoreError) as refused:
-        store.read("s/1")
+        at.read("s/1")
     assert "wJalr" not in str(refused.value)
 
 
@@ -85,33 +93,33 @@ def test_a_truncated_upload_is_found_and_sent_again(s3: S3, tmp_path: Path) -> N
 
 
 def test_minutes_of_a_running_node_become_complete_and_a_killed_or_refused_shipper_changes_nothing(
-    s3: S3, tmp_path: Path, plain: dict[str, Any]
+    store: S3, tmp_path: Path, plain: dict[str, Any]
 ) -> None:
     directory = tmp_path / "tap"
-    with Framegate(tmp_path / "framegate", tapped(plain, directory, s3)) as proxy, Witness(proxy, "plain") as witness:
+    with Framegate(tmp_path / "framegate", tapped(plain, directory, store)) as proxy, Witness(proxy, "plain") as witness:
         proxy.wait_row(lambda row: row["event"] == "tap_shipping")
-        s3.held.clear()  # in the middle of an upload
-        s3.waiting.clear()
-        until(s3.waiting.is_set)
+        store.held.clear()  # in the middle of an upload
+        store.waiting.clear()
+        until(store.waiting.is_set)
         killed(proxy)
         witness.check()
         proxy.wait_row(lambda row: row["event"] == "tap_ship_died")
-        s3.held.set()
+        store.held.set()
         until(lambda: shipper_pid(proxy.process.pid))
-        s3.fault = lambda method, path: 503 if method == "PUT" else None
+        store.fault = lambda method, path: 503 if method == "PUT" else None
         row = proxy.wait_row(lambda row: row["event"] == "tap_ship_failed", 20)
         assert "503" in row["error"]
         witness.check()
-        assert not found(s3).verdict.complete or found(s3).minutes[-1].state == "open"
-        s3.fault = lambda method, path: None
+        assert not found(store).verdict.complete or found(store).minutes[-1].state == "open"
+        store.fault = lambda method, path: None
         killed(proxy)
         until(lambda: len(proxy.events("tap_shipping")) >= 2, timeout=20)
-        root = f"{s3.url}/{proxy.config['node']}"
+        root = f"{store.url}/{proxy.config['node']}"
         witness.stop()
         asked_ns = time.time_ns()
         until(lambda: node_at(root, time.time_ns()).until_ns >= asked_ns, "nothing is complete", 20)
         assert b"wJalr" not in b"".join(str(row).encode() for row in proxy.rows)
-    fleet = found(s3)
+    fleet = found(store)
     assert proxy.process.returncode == 0
     assert (fleet.verdict.complete, fleet.nodes[0].state) == (True, "stopped")
     assert sum(minute.seen for minute in fleet.minutes) == 2 * witness.count
