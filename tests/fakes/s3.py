@@ -118,7 +118,7 @@ class S3:
 
 
 class Gcs(S3):
-    """The XML API of Google Cloud Storage: as S3's, but a condition of a request names the object's generation, a number that grows with each write."""
+    """The XML API of Google Cloud Storage: as S3's, but a request's condition names the object's generation, which grows with each write."""
 
     scheme = "gs"
 
