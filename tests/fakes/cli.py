@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -63,11 +62,16 @@ VERBS: Final = (
 )  # every command that asks the control plane, but for changes of users, which print nothing; some need ``TAP``
 
 
+# Words before a command for which writing to a file fails, as on a full disk. A function as ``preexec_fn`` would run beside gRPC's threads.
+NO_FILE_GROWS: Final = ("sh", "-c", 'ulimit -f 0; exec "$@"', "sh")
+
+
 def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":
-    """A command as a process of its own; ``environment`` comes on top of ours."""
+    """A command as a process of its own; ``environment`` comes on top of ours, ``before`` are words in front of the command."""
     environment = {**os.environ, **options.pop("environment", {})}
+    before = options.pop("before", ())
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([sys.executable, "-m", "framegate.control.cli", *words], cwd=ROOT, text=True, env=environment, **pipes)
+    return subprocess.Popen([*before, sys.executable, "-m", "framegate.control.cli", *words], cwd=ROOT, text=True, env=environment, **pipes)
 
 
 def run_cli(*words: str, **options: Any) -> tuple[int, str, str]:
@@ -75,11 +79,6 @@ def run_cli(*words: str, **options: Any) -> tuple[int, str, str]:
     with start_cli(*words, **options) as process:
         out, err = process.communicate(timeout=30)
         return process.returncode, out or "", err or ""
-
-
-def no_file_grows() -> None:
-    """To be called in a new process (``preexec_fn``): writing to a file then fails, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 class Answering(grpc.GenericRpcHandler):

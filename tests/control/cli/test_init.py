@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from framegate.control.cli.commands import main
 from framegate.control.configuration.load import examine
 from framegate.proxy.config.model import ProxyConfig
-from tests.fakes.cli import no_file_grows, run_cli
+from tests.fakes.cli import NO_FILE_GROWS, run_cli
 
 
 def init(*words: str) -> Result:
@@ -79,7 +79,7 @@ def test_of_two_at_once_one_is_refused_and_writes_nothing(tmp_path: Path, monkey
 @pytest.mark.slow
 def test_a_disk_that_is_full_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "in" / "made"
-    said = run_cli("init", str(folder), preexec_fn=no_file_grows)
+    said = run_cli("init", str(folder), before=NO_FILE_GROWS)
     assert said == (1, "", f"framegate: {folder}/framegate.yaml: File too large\n")
     assert os.listdir(tmp_path) == []
 

@@ -17,7 +17,7 @@ from framegate.control.demo.certificates import create
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.log_reader import walk
 from tests.fakes.captured import MS, SILENT, Upstream, answered, asked, broker, correlation_of, exchange, kafka_log, plain_log
-from tests.fakes.cli import no_file_grows, run_cli, start_cli
+from tests.fakes.cli import NO_FILE_GROWS, run_cli, start_cli
 from tests.fakes.tap_files import flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame, refusing_port
@@ -284,7 +284,7 @@ def test_a_file_that_cannot_be_written_is_2(tmp_path: Path) -> None:
     kafka_log(tmp_path / "tap")
     words = ("tap", "export", str(tmp_path / "tap"), "--pcapng")
     assert run_cli(*words, str(tmp_path / "none" / "file"))[0] == 2
-    code, _, err = run_cli(*words, str(tmp_path / "file"), preexec_fn=no_file_grows)
+    code, _, err = run_cli(*words, str(tmp_path / "file"), before=NO_FILE_GROWS)
     assert (code, "cannot be written: File too large" in err) == (2, True)
     assert run_cli(*words, str(tmp_path / "file"), "--stream", "none")[0] == 3
     code, _, err = run_cli(*words, str(tmp_path / "file"))

@@ -17,7 +17,7 @@ from framegate.control.identity.passwords import is_password_of
 from framegate.control.identity.users import Users
 from framegate.control.identity.users_file import read_users
 from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused
-from tests.fakes.cli import Cli, no_file_grows, served, start_cli
+from tests.fakes.cli import NO_FILE_GROWS, Cli, served, start_cli
 
 
 def run(*words: str, password: str | bytes | None = None) -> Any:
@@ -93,7 +93,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "users"
     assert add(path, "alice").exit_code == 0
     for words in (("add", "bob", "--iterations", "4096"), ("remove", "alice")):
-        with start_cli("users", *words, "--file", str(path), stdin=subprocess.PIPE, preexec_fn=no_file_grows) as process:
+        with start_cli("users", *words, "--file", str(path), stdin=subprocess.PIPE, before=NO_FILE_GROWS) as process:
             assert process.communicate("canary\n", timeout=30) == ("", f"framegate: {path}: File too large\n")
         assert (process.returncode, list(read_users(path).users), os.listdir(tmp_path)) == (1, ["alice"], ["users"])
 
