@@ -22,6 +22,7 @@ CALLS: Final = int(os.environ.get("FRAMEGATE_CONTROL_CALLS", "1500"))
 SEED: Final = int(os.environ.get("FRAMEGATE_CONTROL_SEED", "1"))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_any_calls_leave_nothing_behind(tmp_path: Path, made: Certificates) -> None:

@@ -574,6 +574,7 @@ def flat_row(row: Row, values: Row | None) -> Row:
     return {f"{prefix}{'limits.' * (key == 'connections' and method == 'UpdateLimit')}{key}".format(name): each for key, each in own.items()}
 
 
+@pytest.mark.extended
 def test_what_the_api_says_is_in_force_in_every_processor_after_any_changes(tmp_path: Path, made: Certificates) -> None:
     rounds = max(STEPS // (CLIENTS * EACH), 2)
     first: Row = {}

@@ -220,6 +220,7 @@ def test_the_password_is_in_no_table(authenticated: Behind, spark: "SparkSession
     assert found["requests"][0]["answered"] >= 4
 
 
+@pytest.mark.extended
 def test_what_clients_sent_is_replayed_against_the_broker(behind: Behind, tmp_path: Path) -> None:
     """Everything is answered; what differs is what must: offsets, times, and sessions and members that the broker no longer knows."""
     options = records.Options(bootstrap=f"127.0.0.1:{behind.plain_serving.port}", topic="demo", count=100, ca=str(behind.plain.certificates.ca))

@@ -22,6 +22,7 @@ UNPACKED = ("none", "gzip")
 CALLER = 0xB7
 
 
+@pytest.mark.extended
 def test_requests_are_in_the_producers_trace_and_linked_to_their_connection(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, broker.Broker(tmp_path / "broker", {}) as real:
         config = config_before(f"127.0.0.1:{real.ports['PLAIN']}", protocol="kafka")

@@ -27,7 +27,7 @@ from tests.fakes.waiting import until
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=[S3, Gcs])
+@pytest.fixture(params=[S3, pytest.param(Gcs, marks=pytest.mark.extended)])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """A server of each kind of store."""
     with s3_server(monkeypatch, kind=request.param) as made:
@@ -155,6 +155,7 @@ def test_an_applied_configuration_a_stopped_control_and_a_drain_leave_every_minu
     assert sum(minute.seen for minute in fleet.minutes) == 2 * (first.count + second.count)
 
 
+@pytest.mark.extended
 def test_a_store_that_hangs_delays_neither_traffic_nor_the_end_for_long(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
     directory = tmp_path / "tap"
     with Framegate(tmp_path / "framegate", tapped(plain, directory, s3)) as proxy:
@@ -188,6 +189,7 @@ def test_a_shipper_in_a_request_that_hangs_ends_soon_after_control_was_killed(s3
         proxy.wait_row(lambda row: row["event"] == "tap_shipping", 20)
 
 
+@pytest.mark.extended
 def test_with_keep_shipped_a_full_disk_loses_frames_with_their_number_and_shipping_makes_room(s3: S3, tmp_path: Path, plain: dict[str, Any]) -> None:
     directory = tmp_path / "tap"
     s3.fault = lambda method, path: 503 if method == "PUT" and path.endswith(".seg") else None

@@ -236,6 +236,7 @@ class _Unmoved:
         return getattr(self._table, name)
 
 
+@pytest.mark.extended
 def test_a_store_that_refuses_or_loses_its_answers_gets_each_row_once(s3: S3, two_tables: None) -> None:
     """Wherever a request is refused, or done and refused, for a while: the job ends with an error, and the next one adds what is missing."""
     output = f"{s3.url}/tables"

@@ -115,6 +115,7 @@ def test_rules_that_change_hold_from_the_next_frame_on(make_plain, tmp_path):
     assert found == expected
 
 
+@pytest.mark.extended
 @each_of("reported", (False, True))
 @each_of("sizes", PARTLY_TAKEN, fresh={"folder": TemporaryDirectory})
 def test_what_the_peer_does_not_take_is_in_the_log_once_and_in_order(make_crowd, folder: str, sizes: tuple[int, ...], reported: bool):
