@@ -206,7 +206,7 @@ class _Job:
         print_event({"event": "stopped", "total": writer.total, "lag_bytes": reporter.lag_bytes()})
         code, text = self._stopped(through=through and failure is None)
         if settings.available_now and code == EXIT_OK and not any(writer.total.values()):
-            text = f"nothing was read: {settings.source} has no frames, or is no tap's log"
+            text = f"nothing was read, and the tables are empty: is {settings.source} a tap's log?"
         return code, text
 
     def _stopped(self, *, through: bool) -> tuple[int, str]:

@@ -20,8 +20,7 @@ class FramegateBefore(Framegate):
 
     @classmethod
     def version(cls, place: Place) -> str:
-        commit = _git("log", "-1", "--format=%h of %cs", folder=FOLDER) if FOLDER.exists() else ""
-        return f"{super().version(place)}, {commit}"
+        return f"{super().version(place)}, {_git('log', '-1', '--format=%h of %cs', folder=FOLDER)}"
 
     @staticmethod
     def program() -> str:
@@ -34,7 +33,7 @@ class FramegateBefore(Framegate):
 def build(commit: str) -> None:
     """Compile a commit in a work tree of its own, unless that was done before: some minutes. Raises CalledProcessError."""
     _git("worktree", "prune")
-    if FOLDER.exists():
+    if (FOLDER / ".git").exists():  # without it, git would change the work tree around the folder
         _git("checkout", "-q", "--force", "--detach", _git("rev-parse", commit), folder=FOLDER)
     else:
         _git("worktree", "add", "-q", "--force", "--detach", str(FOLDER), commit)

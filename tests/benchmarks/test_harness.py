@@ -1,6 +1,10 @@
 """What the harness computes from its rounds and from its command line, and what the guard says of a run."""
 
+import subprocess
+from pathlib import Path
+
 import guard
+import pytest
 import report
 from measure import Round
 from report import Summary
@@ -45,3 +49,23 @@ def test_more_than_a_tenth_of_the_time_before_is_worse_and_named() -> None:
 
 def test_without_a_build_before_the_guard_says_nothing() -> None:
     assert guard.words(table(summary("framegate", "plain", 10.0))) == []
+
+
+def test_a_build_before_never_touches_the_work_tree_around_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str, folder: Path = tmp_path) -> str:
+        command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.setattr(guard, "_git", git)
+    monkeypatch.setattr(guard, "FOLDER", tmp_path / "before")
+    changed = tmp_path / "file"
+    changed.write_text("committed")
+    git("init", "-q")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    changed.write_text("not committed")
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "left").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        guard.build("HEAD")
+    assert changed.read_text() == "not committed"
